@@ -117,7 +117,7 @@ pub enum BufferAddressError {
     Unsupported(String),
     #[error("`{0}` names no {1}")]
     Incomplete(String, &'static str),
-    #[error("`{0}` is no address of a buffer; write {all}", all = BufferKind::examples())]
+    #[error("`{0}` is not the address of a buffer; write {all}", all = BufferKind::examples())]
     Unknown(String),
 }
 

@@ -5,9 +5,13 @@ use std::str::FromStr;
 
 use crate::suggest;
 
-/// Declares the kinds with their names. The doc comments are the descriptions in the configuration.
+/// Declares the kinds with their names and properties. The doc comments are the descriptions in the
+/// configuration.
 macro_rules! server_kinds {
-    ($($(#[doc = $doc:literal])+ $kind:ident = $name:literal,)+) => {
+    ($(
+        $(#[doc = $doc:literal])+
+        $kind:ident = $name:literal { tokens: $tokens:literal, weight_updates: $updates:literal }
+    )+) => {
         /// Kind of an inference server: determines its API and its control endpoints.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum ServerKind {
@@ -23,6 +27,16 @@ macro_rules! server_kinds {
                 match self { $(Self::$kind => $name,)+ }
             }
 
+            /// Returns whether responses can have the token ids that training needs.
+            pub const fn has_tokens(self) -> bool {
+                match self { $(Self::$kind => $tokens,)+ }
+            }
+
+            /// Returns whether weights can be updated while the server runs.
+            pub const fn updates_weights(self) -> bool {
+                match self { $(Self::$kind => $updates,)+ }
+            }
+
             /// Returns the description in the reference of the configuration.
             pub const fn description(self) -> &'static str {
                 match self { $(Self::$kind => concat!($($doc),+).trim_ascii(),)+ }
@@ -33,13 +47,21 @@ macro_rules! server_kinds {
 
 server_kinds! {
     /// vLLM.
-    Vllm = "vllm",
+    Vllm = "vllm" { tokens: true, weight_updates: true }
     /// SGLang.
-    Sglang = "sglang",
+    Sglang = "sglang" { tokens: true, weight_updates: true }
     /// `llama-server` of llama.cpp.
-    LlamaCpp = "llama_cpp",
+    LlamaCpp = "llama_cpp" { tokens: true, weight_updates: false }
     /// Other servers with an OpenAI API. They return no token ids: not for training.
-    Openai = "openai",
+    Openai = "openai" { tokens: false, weight_updates: false }
+}
+
+impl ServerKind {
+    /// Returns the names of the kinds with a property: `vllm or sglang`.
+    pub fn either(has_property: fn(Self) -> bool) -> String {
+        let kinds = Self::ALL.into_iter().filter(|kind| has_property(*kind));
+        suggest::either(kinds.map(Self::name))
+    }
 }
 
 impl fmt::Display for ServerKind {
@@ -76,6 +98,12 @@ mod tests {
         for kind in ServerKind::ALL {
             assert_eq!(kind.to_string().parse(), Ok(kind));
         }
+    }
+
+    #[test]
+    fn kinds_with_a_property_are_listed() {
+        assert_eq!(ServerKind::either(ServerKind::has_tokens), "vllm, sglang or llama_cpp");
+        assert_eq!(ServerKind::either(ServerKind::updates_weights), "vllm or sglang");
     }
 
     #[test]

@@ -4,8 +4,10 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
 use rollway::{Client, GatewayAddress};
+use rollway_base::ServerKind;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
@@ -50,10 +52,9 @@ struct AddArgs {
     /// Model that it serves; default: the trained model
     #[arg(long)]
     model: Option<String>,
-    /// Kind of the server: `vllm`, `sglang`, `llama_cpp` or `openai`; default: that of the other
-    /// servers of the model
-    #[arg(long)]
-    engine: Option<String>,
+    /// Kind of the server; default: that of the other servers of the model
+    #[arg(long, value_parser = server_kinds())]
+    engine: Option<ServerKind>,
     /// Name of the model at the server; default: its only one
     #[arg(long)]
     server_model: Option<String>,
@@ -108,6 +109,11 @@ async fn list(args: &JobArgs) -> Result<(), CliError> {
     Ok(())
 }
 
+/// Returns the parser of server kinds.
+fn server_kinds() -> impl TypedValueParser<Value = ServerKind> {
+    PossibleValuesParser::new(ServerKind::ALL.map(ServerKind::name)).try_map(|name| name.parse())
+}
+
 /// Returns one line about a server.
 fn line(server: &Value) -> String {
     let version = server["loaded_version"].as_u64();
@@ -141,7 +147,8 @@ async fn add(args: &AddArgs) -> Result<(), CliError> {
     let known = array(&models["models"]).iter().find(wanted);
     let name = args.model.as_deref().or_else(|| known?["name"].as_str());
     let name = name.ok_or_else(|| input("the job has no trained model: name one with --model"))?;
-    let engine = args.engine.as_deref().or_else(|| known?["servers"][0]["engine"].as_str());
+    let engine =
+        args.engine.map(ServerKind::name).or_else(|| known?["servers"][0]["engine"].as_str());
     let engine = engine.ok_or_else(|| {
         input(&format!("model {name:?} has no other server: give its kind with --engine"))
     })?;

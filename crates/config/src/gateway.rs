@@ -9,8 +9,8 @@ section! {
     pub struct GatewayConfig {
         /// Sends a chat that continues a recorded turn with the tokens of that turn, so that a
         /// conversation is one experience even if the chat template tokenizes completions
-        /// differently. vLLM needs `--enable-scale-out` for it; SGLang nothing; other servers
-        /// get chats as they are.
+        /// differently. Servers that do not support it get chats as they are;
+        /// `docs/recording.md` lists those that do.
         pub exact_histories: bool = true,
         /// Further names of the trained model in calls, for agents whose model name is fixed or
         /// changed on its way. A final `*` stands for any end: `claude-*`, `*`. Names of other

@@ -419,9 +419,9 @@ impl Check<'_> {
         let explorer = &self.given.explorer;
         let model = &explorer.rollout_model;
         let kind = "explorer.rollout_model.engine_type";
-        if model.engine_type == EngineType::Server(ServerKind::Openai) {
-            let message = "`openai` servers return no token ids, which training needs";
-            self.add_problem(kind, message, "use vllm, sglang or llama_cpp");
+        if let Some(message) = no_tokens(model.engine_type) {
+            let hint = format!("use {}", ServerKind::either(ServerKind::has_tokens));
+            self.add_problem(kind, message, hint);
         } else if model.engine_type.is_server() && model.base_url.is_empty() {
             let message = "missing; mode `serve` has no model to serve";
             let hint = "give the address of the server, such as http://localhost:8000/v1";
@@ -506,6 +506,12 @@ fn equal(one: &Value, other: &Value) -> bool {
         (Some(one), Some(other)) => one == other,
         _ => one == other,
     }
+}
+
+/// Returns the problem of a server kind that cannot be trained on.
+fn no_tokens(kind: EngineType) -> Option<String> {
+    let kind = kind.server_kind().filter(|kind| !kind.has_tokens())?;
+    Some(format!("`{kind}` servers return no token ids, which training needs"))
 }
 
 /// Returns the storage of an address of a buffer. `None`: it is no such address.

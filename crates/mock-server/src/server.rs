@@ -8,6 +8,7 @@ use axum::Router;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use rollway_base::{ServerKind, suggest};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
@@ -17,7 +18,7 @@ use super::control::MockControl;
 use super::generation_state::GenerationState;
 use super::options::MockServerOptions;
 use super::response::Disconnected;
-use super::server_api::{mock_api, router};
+use super::server_api::{mock_api, mocked_kinds, router};
 
 const BACKLOG: u32 = 16_384;
 
@@ -34,7 +35,9 @@ impl MockServer {
     /// Starts a server on the current runtime.
     pub fn start(options: MockServerOptions) -> io::Result<Self> {
         let Some(api) = mock_api(options.kind) else {
-            let message = "there is no mock server of the kind llama_cpp; use openai";
+            let kind = options.kind;
+            let kinds = suggest::either(mocked_kinds().map(ServerKind::name));
+            let message = format!("there is no mock server of the kind {kind}; use {kinds}");
             return Err(io::Error::new(io::ErrorKind::Unsupported, message));
         };
         let socket = match options.address {

@@ -22,6 +22,8 @@ mod response;
 pub mod server_api;
 pub mod sse;
 
+pub use rollway_base::ServerKind;
+
 pub use self::client_api::{ClientApi, StreamRenderer};
 pub use self::error::{CallError, ErrorKind, openai_error};
 pub use self::model_call::{CallKind, CallLabels, ModelCall};

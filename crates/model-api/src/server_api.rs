@@ -41,6 +41,14 @@ pub fn server_api(kind: ServerKind) -> &'static dyn ServerApi {
     }
 }
 
+/// Returns the requests of weight updates of a kind of server, or the reason why there are none
+/// with the remedy.
+pub fn weight_control(kind: ServerKind) -> Result<&'static dyn WeightControl, String> {
+    server_api(kind).weight_control().map_err(|reason| {
+        format!("{reason}: train with {}", ServerKind::either(ServerKind::updates_weights))
+    })
+}
+
 /// A request to a server.
 #[derive(Clone, Debug, PartialEq)]
 pub struct UpstreamBody {

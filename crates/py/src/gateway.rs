@@ -189,10 +189,11 @@ impl Drop for PyGateway {
     }
 }
 
-/// Returns the names of all kinds of inference servers.
+/// Returns all kinds of inference servers: name, whether they return token ids, and whether they
+/// update weights.
 #[pyfunction]
-pub(crate) fn server_kinds() -> Vec<&'static str> {
-    ServerKind::ALL.into_iter().map(ServerKind::name).collect()
+pub(crate) fn server_kinds() -> Vec<(&'static str, bool, bool)> {
+    ServerKind::ALL.map(|kind| (kind.name(), kind.has_tokens(), kind.updates_weights())).into()
 }
 
 fn spec((model, trained, engine, url, api_key, server_model): Server) -> PyResult<ServerSpec> {

@@ -18,7 +18,7 @@ use std::collections::BTreeSet;
 use rollway_experience::Experience;
 use rollway_model_api::replay::SavedResponse;
 use rollway_model_api::server_api::RecordedPrefix;
-use rollway_model_api::{ModelCall, ModelResponse, ResponseEnd};
+use rollway_model_api::{ModelCall, ModelResponse, ResponseEnd, ServerKind};
 use serde_json::Value;
 
 use self::dedup::{CallLog, Fingerprint};
@@ -95,8 +95,9 @@ pub enum CallDecision {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecordError {
     #[error(
-        "model {0} reports no token ids, so its turns cannot be trained on: use a server that \
-         does (vllm, sglang, llama_cpp), or return experiences of your own"
+        "model {0} reports no token ids, so its turns cannot be trained on: \
+         use a server that does ({kinds}), or return experiences of your own",
+        kinds = ServerKind::either(ServerKind::has_tokens)
     )]
     NoTokens(String),
     #[error("a response could not be recorded: {0}")]

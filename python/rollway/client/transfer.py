@@ -15,10 +15,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
+from rollway._rollway import server_kinds
 from rollway.errors import SynchronizerError
 
-#: Server kinds with endpoints for transfers, and their backends.
-_BACKENDS = {"vllm": ("nccl", "gloo"), "sglang": ("nccl", "gloo")}
+#: Server kinds with endpoints for transfers.
+_KINDS = tuple(name for name, _, updates_weights in server_kinds() if updates_weights)
 
 #: Seconds between looks at the state of the servers.
 _POLL_INTERVAL = 0.2
@@ -79,7 +80,7 @@ def transfer(
     except ImportError as error:
         raise TransferError(f"a transfer needs PyTorch: {error}") from error
     fleet = read_fleet(status())
-    if backend not in _BACKENDS.get(fleet.engine, ()):
+    if fleet.engine not in _KINDS:
         raise TransferError(f"servers of kind {fleet.engine!r} take no weights over {backend}")
     deadline = time.monotonic() + timeout
     is_vllm_nccl = (fleet.engine, backend) == ("vllm", "nccl")

@@ -27,7 +27,7 @@ class GatewayModel(Model):
         self.name = name
         self.engine = engine
         self.trained = trained
-        self.records = trained and engine != "openai"
+        self.records = trained and engine in turns.TOKEN_ENGINES
         self._client: Any = None
 
     def __getstate__(self) -> dict[str, Any]:

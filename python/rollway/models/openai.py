@@ -10,7 +10,7 @@ from rollway.models.base import Model, RunModel
 
 Engine = Literal["openai", "vllm", "sglang", "llama_cpp"]
 
-ENGINES = tuple(server_kinds())
+ENGINES = tuple(name for name, _, _ in server_kinds())
 
 
 class OpenAI(Model):

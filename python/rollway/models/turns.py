@@ -6,11 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rollway._rollway import server_kinds
 from rollway.errors import Error
 from rollway.experience import Experience
 
 if TYPE_CHECKING:
     from rollway.models.base import Reply
+
+#: Server kinds that return token ids.
+TOKEN_ENGINES = tuple(name for name, has_tokens, _ in server_kinds() if has_tokens)
 
 TokenData = tuple["list[int] | None", "list[int] | None", "list[float] | None"]
 
@@ -20,9 +24,8 @@ def not_recorded(name: str | None, trained: bool) -> str:
     if not trained:
         return f"model {name} is not the trained model: its calls are not recorded"
     return (
-        f"model {name} reports no token ids, so its turns cannot be trained on: set "
-        "engine='vllm', 'sglang' or 'llama_cpp' if it is one of these, or return experiences of "
-        "your own"
+        f"model {name} reports no token ids, so its turns cannot be trained on: set its "
+        f"`engine` if it is one of {', '.join(TOKEN_ENGINES)}, or return experiences of your own"
     )
 
 

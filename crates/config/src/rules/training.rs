@@ -3,7 +3,7 @@
 use rollway_base::ServerKind;
 use rollway_base::suggest::nearest;
 
-use super::Check;
+use super::{Check, no_tokens};
 use crate::{EngineType, Mode, StorageType, SyncMethod, SyncStyle, TrainerType};
 
 const TYPE: &str = "trainer.trainer_type";
@@ -92,14 +92,15 @@ impl Check<'_> {
 
     /// Training needs token ids and log-probabilities of the completions.
     fn token_ids(&mut self) {
-        if self.given.explorer.rollout_model.engine_type != EngineType::Server(ServerKind::Openai) {
+        let Some(message) = no_tokens(self.given.explorer.rollout_model.engine_type) else {
             return;
-        }
-        let message = "`openai` servers return no token ids, which training needs";
+        };
         match self.given.mode {
             Mode::Both => {
-                let hint = "use vllm, sglang or llama_cpp, if the server is one of these; \
-                            `mode: bench` evaluates any server";
+                let kinds = ServerKind::either(ServerKind::has_tokens);
+                let hint = format!(
+                    "use {kinds}, if the server is one of these; `mode: bench` evaluates any server"
+                );
                 self.add_problem(MODEL, message, hint);
             }
             Mode::Explore => {

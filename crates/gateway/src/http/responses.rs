@@ -80,12 +80,20 @@ pub(super) fn events(api: &dyn ClientApi, body: Body) -> Response {
 
 #[cfg(test)]
 mod tests {
+    use rollway_model_api::ServerKind;
     use rollway_model_api::client_api::CLIENT_APIS;
 
     use super::*;
 
     fn document() -> Value {
         serde_json::from_str(include_str!("openapi.json")).unwrap()
+    }
+
+    #[test]
+    fn server_kinds_are_documented() {
+        let documented = &document()["components"]["schemas"]["NewServer"]["properties"]["engine"];
+        let kinds = ServerKind::ALL.map(ServerKind::name);
+        assert_eq!(documented["enum"], serde_json::json!(kinds));
     }
 
     #[test]

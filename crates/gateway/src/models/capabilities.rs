@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures_util::future::try_join_all;
 use reqwest::{Client, Method, StatusCode};
 use rollway_base::ServerKind;
-use rollway_model_api::server_api::{ControlEndpoint, EndpointPurpose, server_api};
+use rollway_model_api::server_api::{ControlEndpoint, EndpointPurpose, server_api, weight_control};
 
 /// Capabilities of a server. Until it was asked: all of its kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,8 +55,8 @@ impl ServerCapabilities {
     }
 
     fn cannot_update(&self, purpose: EndpointPurpose) -> Option<String> {
-        if let Err(reason) = server_api(self.kind).weight_control() {
-            return Some(reason.to_owned());
+        if let Err(reason) = weight_control(self.kind) {
+            return Some(reason);
         }
         let ControlEndpoint { path, provided_by, .. } = self.lacks(purpose)?;
         Some(format!("it has no {path}: {provided_by}"))

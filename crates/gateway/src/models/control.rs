@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use reqwest::{Method, StatusCode};
-use rollway_model_api::server_api::{ControlStep, PauseMode, WeightControl, server_api};
+use rollway_model_api::server_api::{
+    ControlStep, PauseMode, WeightControl, server_api, weight_control,
+};
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -216,7 +218,7 @@ pub(super) async fn operate(
     steps: impl FnOnce(&dyn WeightControl) -> Vec<ControlStep>,
 ) -> Result<(), ControlError> {
     let server = &handle.server;
-    let control = server_api(server.spec.engine).weight_control();
+    let control = weight_control(server.spec.engine);
     let control = control.map_err(|reason| ControlError::new(FailureExtent::Refused, reason))?;
     let capabilities = handle.info().capabilities.clone();
     for step in steps(control) {

@@ -94,7 +94,7 @@ impl ServerApi for LlamaCppApi {
     }
 
     fn weight_control(&self) -> Result<&'static dyn WeightControl, &'static str> {
-        Err("llama-server cannot update its weights: restart it, or train with vllm or sglang")
+        Err("llama-server cannot update its weights")
     }
 }
 

@@ -26,7 +26,7 @@ impl ServerApi for OpenaiApi {
     }
 
     fn weight_control(&self) -> Result<&'static dyn WeightControl, &'static str> {
-        Err("an OpenAI-compatible server cannot update its weights: train with vllm or sglang")
+        Err("an OpenAI-compatible server cannot update its weights")
     }
 }
 

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use self::server::{ScriptedResponse, scripted_response};
 
-use super::{ResponseParseError, ResponseParser, TokenSource, server_api};
+use super::{ResponseParseError, ResponseParser, TokenSource, server_api, weight_control};
 use crate::client_api::at_path;
 use crate::model_call::{CallKind, ModelCall};
 use crate::response::{ModelResponse, ResponseEnd};
@@ -129,6 +129,15 @@ fn call_for(
         requested_call["stream_options"] = json!({ "include_usage": true });
     }
     call(kind, requested_call)
+}
+
+#[test]
+fn only_kinds_that_update_weights_have_requests_for_it() {
+    for kind in ServerKind::ALL {
+        assert_eq!(server_api(kind).weight_control().is_ok(), kind.updates_weights(), "{kind}");
+    }
+    let error = weight_control(ServerKind::Openai).map(drop).unwrap_err();
+    assert!(error.ends_with("cannot update its weights: train with vllm or sglang"), "{error}");
 }
 
 proptest! {
