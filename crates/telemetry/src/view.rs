@@ -58,35 +58,42 @@ pub struct ActionResult {
 /// A query without parameters: its path below `/api`, and its JSON response.
 pub type NamedQuery = (&'static str, fn(&dyn JobView) -> Value);
 
-/// All queries without parameters. The dashboard serves each of them.
-pub const QUERIES: [NamedQuery; 10] = [
-    ("job", |view| json!(view.job())),
-    ("overview", |view| json!(view.overview())),
-    ("timeline", |view| json!(view.timeline())),
-    ("batches", |view| json!(view.batches())),
-    ("bias", |view| json!(view.bias())),
-    ("alarms", |view| json!(view.alarms())),
-    ("servers", |view| json!(view.servers())),
-    ("failures", |view| json!(view.failures())),
-    ("metrics", |view| json!(view.metrics())),
-    ("config", |view| json!(view.config())),
-];
+/// Declares [`JobView`]: queries without parameters with the types of their responses, then the
+/// other methods.
+macro_rules! job_view {
+    ({ $($(#[$doc:meta])* $query:ident: $response:ty,)+ } $($methods:tt)+) => {
+        /// All queries without parameters. The dashboard serves each of them.
+        pub const QUERIES: [NamedQuery; [$(stringify!($query)),+].len()] =
+            [$((stringify!($query), |view| json!(view.$query())),)+];
 
-/// Read model of a job, live or recorded. The defaults are empty.
-pub trait JobView: Debug + Send + Sync + 'static {
-    fn job(&self) -> JobInfo;
+        /// Read model of a job, live or recorded. The defaults are empty.
+        pub trait JobView: Debug + Send + Sync + 'static {
+            $($(#[$doc])* fn $query(&self) -> $response {
+                Default::default()
+            })+
 
-    fn overview(&self) -> Overview {
-        Overview::default()
-    }
+            $($methods)+
+        }
+    };
+}
 
-    fn timeline(&self) -> Timeline {
-        Timeline::default()
-    }
-
-    /// Batches, newest first.
-    fn batches(&self) -> Vec<BatchRow> {
-        Vec::new()
+job_view! {
+    {
+        job: JobInfo,
+        overview: Overview,
+        timeline: Timeline,
+        /// Batches, newest first.
+        batches: Vec<BatchRow>,
+        bias: BiasReport,
+        /// Alarms, newest first.
+        alarms: Vec<AlarmRow>,
+        /// Inference servers, or their last known state.
+        servers: ServerReport,
+        /// Failed runs by message, the most frequent first.
+        failures: Vec<FailureRow>,
+        /// Metrics by name.
+        metrics: Vec<MetricRow>,
+        config: ConfigReport,
     }
 
     /// Runners: stuck ones first, then by time in the current stage.
@@ -105,38 +112,10 @@ pub trait JobView: Debug + Send + Sync + 'static {
         None
     }
 
-    fn bias(&self) -> BiasReport {
-        BiasReport::default()
-    }
-
-    /// Alarms, newest first.
-    fn alarms(&self) -> Vec<AlarmRow> {
-        Vec::new()
-    }
-
-    /// Inference servers, or their last known state.
-    fn servers(&self) -> ServerReport {
-        ServerReport::default()
-    }
-
-    /// Failed runs by message, the most frequent first.
-    fn failures(&self) -> Vec<FailureRow> {
-        Vec::new()
-    }
-
-    /// Metrics by name.
-    fn metrics(&self) -> Vec<MetricRow> {
-        Vec::new()
-    }
-
     /// Values of the metrics with these names.
     fn series(&self, names: &[String]) -> Vec<MetricSeries> {
         let _ = names;
         Vec::new()
-    }
-
-    fn config(&self) -> ConfigReport {
-        ConfigReport::default()
     }
 
     /// Tasks of a batch. `None`: unknown or dropped.

@@ -13,6 +13,9 @@ import * as tasks from "./tasks.js";
 
 const PAGES = modules.map((module) => ({ ...module.page, module }));
 
+/** Number of pages with a key: the first ones have the digits 1 to 9. */
+const NUMBERED = Math.min(9, PAGES.length);
+
 const $ = (id) => document.getElementById(id);
 const store = new Store();
 let shown = null;
@@ -94,7 +97,7 @@ function toast(text, kind = "good") {
 
 function drawNav() {
   put($("nav"), h("ul", null, PAGES.map((page, at) => h("li", null,
-    h("a", { href: page.path, "aria-keyshortcuts": String(at + 1) },
+    h("a", { href: page.path, "aria-keyshortcuts": at < NUMBERED ? String(at + 1) : null },
       icon(page.icon), h("span", null, page.name),
       page.badge ? h("b", { id: page.badge, class: "count bad", hidden: true }) : null)))));
 }
@@ -206,8 +209,8 @@ function key(event) {
     return;
   }
   const number = Number(event.key);
-  if (number >= 1 && number <= PAGES.length) go(PAGES[number - 1].path);
-  else if (event.key === "?") help(PAGES.length);
+  if (number >= 1 && number <= NUMBERED) go(PAGES[number - 1].path);
+  else if (event.key === "?") help(NUMBERED);
   else if (event.key === "c") changeTheme();
   else if (event.key === "/") {
     const search = document.querySelector("input[type=search]");
@@ -239,7 +242,7 @@ store.listen((change) => {
 drawNav();
 drawTheme();
 $("theme").addEventListener("click", changeTheme);
-$("help").addEventListener("click", () => help(PAGES.length));
+$("help").addEventListener("click", () => help(NUMBERED));
 document.addEventListener("keydown", key);
 document.addEventListener("click", follow);
 window.addEventListener("popstate", () => show(true));
