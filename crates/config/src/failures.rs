@@ -96,19 +96,3 @@ impl FailuresConfig {
         FailurePolicy { poison_limit: self.poison_limit, groups, ..policy }
     }
 }
-
-/// Returns the remedy that messages about failures of a kind suggest.
-pub const fn failure_remedy(kind: FailureKind) -> &'static str {
-    match kind {
-        FailureKind::Workflow => "`rollway debug` runs one task and shows the traceback",
-        FailureKind::Timeout => {
-            "find the slow part with `rollway debug`, or raise `explorer.max_timeout`"
-        }
-        FailureKind::RunnerLost => {
-            "the log has the exit status of worker processes; a common cause is memory"
-        }
-        FailureKind::ModelUnavailable => "check that the inference servers respond",
-        FailureKind::InvalidOutput => "`rollway debug` runs one task and shows its output",
-        FailureKind::Sandbox => "check that sandboxes can be started, and `explorer.sandbox`",
-    }
-}

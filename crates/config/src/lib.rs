@@ -74,7 +74,7 @@ pub use self::dashboard::DashboardConfig;
 pub use self::data_processor::{DataProcessorConfig, ExperiencePipeline, OperatorConfig};
 pub use self::error::{ConfigError, ConfigProblem, ConfigWarning, SourceSpan};
 pub use self::explorer::{ConcurrentMode, DynamicTimeoutConfig, ExplorerConfig, OverRolloutConfig};
-pub use self::failures::{FailureRuleConfig, FailuresConfig, Groups, Then, failure_remedy};
+pub use self::failures::{FailureRuleConfig, FailuresConfig, Groups, Then};
 pub use self::gateway::{ExperienceWeightsConfig, GatewayConfig};
 pub use self::history::HistoryConfig;
 pub use self::ledger::LedgerConfig;

@@ -73,23 +73,69 @@ macro_rules! names {
 }
 pub(crate) use names;
 
-names!(
-    /// Reason why a run failed.
-    FailureKind, ByFailureKind {
-        /// The user's code raised an error.
-        Workflow = "workflow",
-        /// The attempt exceeded its timeout.
-        Timeout = "timeout",
-        /// The runner was lost, or ended the attempt without a report about the run.
-        RunnerLost = "runner_lost",
-        /// No inference server responded.
-        ModelUnavailable = "model_unavailable",
-        /// The workflow returned an invalid or too large output.
-        InvalidOutput = "invalid_output",
-        /// A sandbox could not be started, or failed while the run used it.
-        Sandbox = "sandbox",
+/// Declares the failure kinds with the [`FailureRule`] that is their default and a remedy.
+macro_rules! failure_kinds {
+    ($(
+        $(#[$doc:meta])+
+        $kind:ident = $name:literal {
+            class: $class:ident, backoff: $seconds:literal, remedy: $remedy:literal
+        }
+    )+) => {
+        names!(
+            /// Reason why a run failed.
+            FailureKind, ByFailureKind { $($(#[$doc])+ $kind = $name,)+ }
+        );
+
+        impl FailureKind {
+            pub const fn class(self) -> FailureClass {
+                match self { $(Self::$kind => FailureClass::$class,)+ }
+            }
+
+            /// Returns the default delay before the first retry.
+            const fn backoff(self) -> Duration {
+                Duration::from_secs(match self { $(Self::$kind => $seconds,)+ })
+            }
+
+            /// Returns the remedy that messages about failures of this kind suggest.
+            pub const fn remedy(self) -> &'static str {
+                match self { $(Self::$kind => $remedy,)+ }
+            }
+        }
+    };
+}
+
+failure_kinds! {
+    /// The user's code raised an error.
+    Workflow = "workflow" {
+        class: Task, backoff: 0,
+        remedy: "`rollway debug` runs one task and shows the traceback"
     }
-);
+    /// The attempt exceeded its timeout.
+    Timeout = "timeout" {
+        class: Task, backoff: 0,
+        remedy: "find the slow part with `rollway debug`, or raise `explorer.max_timeout`"
+    }
+    /// The runner was lost, or ended the attempt without a report about the run.
+    RunnerLost = "runner_lost" {
+        class: Infrastructure, backoff: 0,
+        remedy: "the log has the exit status of worker processes; a common cause is memory"
+    }
+    /// No inference server responded.
+    ModelUnavailable = "model_unavailable" {
+        class: Infrastructure, backoff: 1,
+        remedy: "check that the inference servers respond"
+    }
+    /// The workflow returned an invalid or too large output.
+    InvalidOutput = "invalid_output" {
+        class: Task, backoff: 0,
+        remedy: "`rollway debug` runs one task and shows its output"
+    }
+    /// A sandbox could not be started, or failed while the run used it.
+    Sandbox = "sandbox" {
+        class: Infrastructure, backoff: 1,
+        remedy: "check that sandboxes can be started, and `explorer.sandbox`"
+    }
+}
 
 names!(
     /// Reason why a run was cancelled.
@@ -119,28 +165,13 @@ pub enum FailureClass {
 }
 
 impl FailureKind {
-    pub const fn class(self) -> FailureClass {
-        match self {
-            Self::Workflow | Self::Timeout | Self::InvalidOutput => FailureClass::Task,
-            Self::RunnerLost | Self::ModelUnavailable | Self::Sandbox => {
-                FailureClass::Infrastructure
-            }
-        }
-    }
-
     /// Returns the default rule; `retries` are those of the task itself.
-    fn default_rule(self, retries: u32) -> FailureRule {
+    const fn default_rule(self, retries: u32) -> FailureRule {
         let retries = match self.class() {
             FailureClass::Task => retries,
             FailureClass::Infrastructure => 10,
         };
-        let backoff = match self {
-            Self::ModelUnavailable | Self::Sandbox => Duration::from_secs(1),
-            Self::Workflow | Self::Timeout | Self::InvalidOutput | Self::RunnerLost => {
-                Duration::ZERO
-            }
-        };
-        FailureRule { retries, backoff, then: OnExhausted::FailRun }
+        FailureRule { retries, backoff: self.backoff(), then: OnExhausted::FailRun }
     }
 }
 

@@ -5,7 +5,6 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use parking_lot::Mutex;
-use rollway_config::failure_remedy;
 use rollway_core::{FailureKind, RunEnd, RunId, TaskId};
 use rollway_engine::events::{RunEvent, RunEventKind, RunObserver};
 use serde::{Deserialize, Serialize};
@@ -78,7 +77,7 @@ impl FailureTally {
     fn failed(&self, kind: FailureKind, message: &str, (task, run): (TaskId, RunId), again: bool) {
         if self.add(kind, message, again) {
             let next = if again { ", which is retried" } else { "" };
-            let (message, remedy) = (message.trim_end(), failure_remedy(kind));
+            let (message, remedy) = (message.trim_end(), kind.remedy());
             tracing::warn!(
                 "run failed: {message}\n{kind} failure of task {}, run {}{next}; further ones \
                  with this message are counted\nhint: {remedy}",

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub(super) use rollway_base::human::duration as time;
-use rollway_config::failure_remedy;
 use rollway_core::{RunFailure, RunnerId};
 
 use rollway_engine::job_wait::{JobWait, WaitReason};
@@ -33,7 +32,7 @@ pub(super) fn no_progress(stalled: Duration, busy: &[String], wait: Option<&JobW
 }
 
 pub(super) fn failures(count: u32, failure: &RunFailure, stops: bool) -> String {
-    let remedy = failure_remedy(failure.kind);
+    let remedy = failure.kind.remedy();
     let stop = if stops { "; the job is stopped, run the same command to resume" } else { "" };
     let (kind, message) = (failure.kind, headline(&failure.message));
     format!("{count} runs failed in a row, the last as {kind}: {message}\nhint: {remedy}{stop}")
