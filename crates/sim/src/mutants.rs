@@ -363,6 +363,12 @@ mutants! {
         }
     }),
     "retries": "runs are retried for ever" => Config(|config| retries(config, 1_000)),
+    "retries": "runs are retried without a pause" => Config(|config| {
+        config.failures.rules.iter_mut().for_each(|rule| rule.backoff = Duration::ZERO);
+    }),
+    "retries": "the pause of a retry is too short" => Config(|config| {
+        config.failures.rules.iter_mut().for_each(|rule| rule.backoff /= 2);
+    }),
     "retries": "runs are never retried" => Config(|config| retries(config, 0)),
     "retries": "a poison task is not recognized" =>
         Config(|config| config.failures.poison_limit = 1_000),

@@ -148,6 +148,8 @@ pub struct ModelRun {
     pub failures: ByFailureKind,
     pub last: Option<AttemptId>,
     pub last_failure: Option<FailureKind>,
+    /// Time of the last failure.
+    pub failed_at: Time,
     /// Number of runners that its task had killed when it was lost with one; zero if it last failed
     /// otherwise.
     pub suspected_losses: u32,
@@ -189,7 +191,8 @@ impl ModelRun {
         counts.map(|(_, count)| count).sum()
     }
 
-    fn fail(&mut self, kind: FailureKind, suspected_losses: u32) {
+    fn fail(&mut self, now: Time, kind: FailureKind, suspected_losses: u32) {
+        self.failed_at = now;
         self.failures[kind] += 1;
         self.last_failure = Some(kind);
         self.state = RunState::Back;

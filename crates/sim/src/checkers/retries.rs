@@ -1,5 +1,5 @@
-//! Only runs without success are retried, as often as the policy allows, on another runner if there
-//! is one; failures of the infrastructure are not charged to the task.
+//! Only runs without success are retried, as often and as late as the policy demands, on another
+//! runner if there is one; failures of the infrastructure are not charged to the task.
 
 use rollway_core::{Action, BatchKey, FailureKind, Response, RunnerId, Status, TaskId, TaskResult};
 
@@ -65,6 +65,9 @@ fn may_try(ctx: &CheckContext<'_>, run: &ModelRun) -> CheckVerdict {
             failures <= u64::from(retries),
             "is retried after {failures} failures like {kind}, of which {retries} are retried"
         );
+        let pause = policy.rule(kind).wait(u32::try_from(failures).unwrap_or(u32::MAX));
+        let waited = ctx.now.since(run.failed_at);
+        require!(waited >= pause, "is retried {waited:?} after a failure, not {pause:?}");
     }
     require!(
         run.suspected_losses < policy.poison_limit.max(1),

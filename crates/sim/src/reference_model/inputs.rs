@@ -161,7 +161,7 @@ impl ReferenceModel {
             return;
         }
         match report {
-            RunnerReport::Ready { after } => self.ready(runner, *after),
+            RunnerReport::Ready { after } => self.ready(now, runner, *after),
             RunnerReport::AttemptBegan { attempt } => {
                 self.last_progress = now;
                 if let Some(attempt) = self.attempts.get_mut(attempt) {
@@ -173,7 +173,7 @@ impl ReferenceModel {
                 self.last_progress = now;
                 self.finish(now, *attempt, *run, outcome);
             }
-            RunnerReport::AttemptEnded { attempt } => self.ready(runner, Some(*attempt)),
+            RunnerReport::AttemptEnded { attempt } => self.ready(now, runner, Some(*attempt)),
             RunnerReport::StartFailed { .. } => self.end_life(now, runner, Suspicion::None),
             RunnerReport::Lost { suspicion, .. } => self.end_life(now, runner, *suspicion),
             RunnerReport::Heartbeat | RunnerReport::StartBlocked { .. } => {}
@@ -194,7 +194,7 @@ impl ReferenceModel {
         self.payloads.insert(payload.id, kept);
     }
 
-    fn ready(&mut self, runner: RunnerId, after: Option<AttemptId>) {
+    fn ready(&mut self, now: Time, runner: RunnerId, after: Option<AttemptId>) {
         let Some(slot) = self.slots.get_mut(&runner) else { return };
         match slot.phase {
             Phase::Starting if after.is_none() => {
@@ -205,7 +205,7 @@ impl ReferenceModel {
                 slot.phase = Phase::Idle;
                 slot.fruitful = true;
                 slot.fruitless = 0;
-                self.end_attempt(attempt, Suspicion::None);
+                self.end_attempt(now, attempt, Suspicion::None);
             }
             Phase::Starting | Phase::Idle | Phase::Given(_) | Phase::Over => {}
         }
@@ -229,7 +229,7 @@ impl ReferenceModel {
         let Some(record) = self.run_mut(batch, task, run.0) else { return };
         match outcome {
             Ok(RunOutput { payload: Some(Payload { bytes, .. }), .. }) if *bytes > most => {
-                record.fail(FailureKind::InvalidOutput, 0);
+                record.fail(now, FailureKind::InvalidOutput, 0);
             }
             Ok(RunOutput { payload, .. }) => {
                 let label = Self::label(id, run.0);
@@ -238,7 +238,7 @@ impl ReferenceModel {
                 self.succeeded += 1;
             }
             Err(RunFailure { kind, .. }) => {
-                record.fail(*kind, suspected_losses);
+                record.fail(now, *kind, suspected_losses);
             }
         }
     }
@@ -260,12 +260,12 @@ impl ReferenceModel {
         slot.start_failures += u32::from(phase == Phase::Starting && !slot.caused);
         slot.fruitless += u32::from(!slot.fruitful && !slot.caused);
         if let Phase::Given(attempt) = phase {
-            self.end_attempt(attempt, suspicion);
+            self.end_attempt(now, attempt, suspicion);
         }
     }
 
     /// Ends an attempt: its open runs fail in a way that follows from its state.
-    fn end_attempt(&mut self, id: AttemptId, suspicion: Suspicion) {
+    fn end_attempt(&mut self, now: Time, id: AttemptId, suspicion: Suspicion) {
         let Some(attempt) = self.attempts.get_mut(&id) else { return };
         let state = std::mem::replace(&mut attempt.state, AttemptState::Over);
         let left = std::mem::take(&mut attempt.outstanding);
@@ -299,7 +299,7 @@ impl ReferenceModel {
                 match blamed {
                     0 => run.state = RunState::Back,
                     _ => {
-                        run.fail(kind, suspected_losses);
+                        run.fail(now, kind, suspected_losses);
                         run.suspect |= suspect;
                     }
                 }
