@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use rollway::config::Config;
+use rollway::job::OperatorRegistry;
 
 use crate::CliError;
 
@@ -15,7 +16,8 @@ pub(crate) struct MigrateArgs {
 
 /// Prints the report; an error if the configuration cannot be run as it is.
 pub(crate) fn migrate(args: &MigrateArgs) -> Result<(), CliError> {
-    let report = Config::migration_report(&args.config)?;
+    let operators = OperatorRegistry::built_in();
+    let report = Config::migration_report(&args.config, operators.names())?;
     outln!("{}", report.to_string().trim_end());
     if report.is_ready() {
         return Ok(());

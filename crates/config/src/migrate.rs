@@ -63,11 +63,15 @@ impl MigrationReport {
 }
 
 impl Config {
-    /// Reports the keys of a YAML file that was written for Trinity-RFT.
+    /// Reports the keys of a YAML file that was written for Trinity-RFT, given the names of the
+    /// built-in operators.
     ///
     /// # Errors
     /// If the file cannot be read or is no YAML.
-    pub fn migration_report(path: impl AsRef<Path>) -> Result<MigrationReport, ConfigError> {
+    pub fn migration_report<'a>(
+        path: impl AsRef<Path>,
+        operators: impl IntoIterator<Item = &'a str>,
+    ) -> Result<MigrationReport, ConfigError> {
         let path = path.as_ref();
         let name = path.display().to_string();
         let text = load::read_file(path, &name)?;
@@ -80,7 +84,9 @@ impl Config {
         let mut reader = ConfigReader::default();
         reader.root(&node);
         let ConfigReader { problems, warnings, .. } = reader;
-        let mut migration = Migration { problems, warnings, report: MigrationReport::default() };
+        let operators = operators.into_iter().collect();
+        let report = MigrationReport::default();
+        let mut migration = Migration { problems, warnings, operators, report };
         migration.node(&node, "", "");
         let mut report = migration.report;
         if report.is_ready()
@@ -93,13 +99,14 @@ impl Config {
 }
 
 /// Walk over the keys of a file.
-struct Migration {
+struct Migration<'a> {
     problems: Vec<ConfigProblem>,
     warnings: Vec<ConfigWarning>,
+    operators: Vec<&'a str>,
     report: MigrationReport,
 }
 
-impl Migration {
+impl Migration<'_> {
     fn node(&mut self, node: &ConfigNode, shown: &str, pattern: &str) {
         match &node.tree {
             Tree::Scalar(_) => {}
@@ -141,7 +148,7 @@ impl Migration {
             },
         };
         self.push(key, entry, outcome);
-        if let Some(note) = trinity_name(pattern, &scalar.text) {
+        if let Some(note) = trinity_name(pattern, &scalar.text, &self.operators) {
             let (key, name) = (key.to_owned(), scalar.text.clone());
             self.report.names.push(MigratedName { key, line: line(entry), name, note });
         }
@@ -173,23 +180,14 @@ fn line(entry: &NodeEntry) -> Option<u32> {
     entry.span.as_ref().map(|span| span.line)
 }
 
-/// Names of Trinity-RFT's operators that Rollway has.
-const BUILT_IN_OPERATORS: &[&str] = &[
-    "reward_filter",
-    "reward_std_filter",
-    "invalid_reward_filter",
-    "reward_shaping_mapper",
-    "pass_rate_calculator",
-];
-
 /// Returns where the code of a name is found, if the key names code.
-fn trinity_name(pattern: &str, name: &str) -> Option<String> {
+fn trinity_name(pattern: &str, name: &str, operators: &[&str]) -> Option<String> {
     let is_name = ["_workflow_type", "_reward_fn_type"].iter().any(|end| pattern.ends_with(end))
         || pattern == "data_processor.experience_pipeline.operators.name";
     if !is_name {
         return None;
     }
-    let built_in = [BUILT_IN_WORKFLOWS, BUILT_IN_REWARDS, BUILT_IN_OPERATORS];
+    let built_in = [BUILT_IN_WORKFLOWS, BUILT_IN_REWARDS, operators];
     let note = if built_in.iter().any(|names| names.contains(&name)) {
         "built in".to_owned()
     } else if name.contains(':') {

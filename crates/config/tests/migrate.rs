@@ -4,11 +4,14 @@
 
 use rollway_config::{Config, MigrationOutcome, MigrationReport};
 
+/// Names of built-in operators.
+const OPERATORS: [&str; 1] = ["reward_filter"];
+
 fn report(text: &str) -> MigrationReport {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("trinity.yaml");
     std::fs::write(&path, text).unwrap();
-    Config::migration_report(&path).unwrap()
+    Config::migration_report(&path, OPERATORS).unwrap()
 }
 
 fn outcome(report: &MigrationReport, key: &str) -> MigrationOutcome {
@@ -89,6 +92,6 @@ fn a_file_that_is_no_yaml_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("broken.yaml");
     std::fs::write(&path, "a: [1").unwrap();
-    assert!(Config::migration_report(&path).is_err());
-    assert!(Config::migration_report(folder.path().join("missing.yaml")).is_err());
+    assert!(Config::migration_report(&path, OPERATORS).is_err());
+    assert!(Config::migration_report(folder.path().join("missing.yaml"), OPERATORS).is_err());
 }
