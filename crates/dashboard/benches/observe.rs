@@ -129,7 +129,7 @@ impl Observers {
         if self.alarms {
             let stop = CancellationToken::new();
             let (watchers, drops) = (JobObservers::default(), DropCounters::default());
-            observers.push(AlarmObserver::start(&config.alarms, watchers, &drops, stop));
+            observers.push(AlarmObserver::start(&config, watchers, &drops, stop));
         }
         if self.history {
             let options = history::HistoryOptions::of(&config).expect("a history is kept");

@@ -19,7 +19,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use rollway_config::{AlarmsConfig as Config, OnConsecutiveFailures};
+use rollway_config::Config;
 use rollway_core::RunEnd;
 use rollway_engine::events::{self, RunEvent, RunEventKind, RunObserver};
 use rollway_engine::job_event::{Alarm, JobEvent, JobObserver, JobObservers};
@@ -64,8 +64,6 @@ struct AlarmShared {
     state: Mutex<AlarmState>,
     changed: Notify,
     observers: JobObservers,
-    /// Stop the job after consecutive failures.
-    stops: bool,
     /// Cancelled to stop the job.
     stop: CancellationToken,
     stop_reason: OnceLock<String>,
@@ -92,7 +90,7 @@ impl AlarmObserver {
     ) -> Arc<Self> {
         let state = AlarmState {
             in_flight: InFlight::default(),
-            rules: AlarmRules::new(config),
+            rules: AlarmRules::new(&config.alarms),
             deadline: None,
             stats: None,
             newest_version: 0,
@@ -102,7 +100,6 @@ impl AlarmObserver {
             state: Mutex::new(state),
             changed: Notify::new(),
             observers,
-            stops: config.on_consecutive_failures == OnConsecutiveFailures::Stop,
             stop,
             stop_reason: OnceLock::new(),
         });
@@ -267,8 +264,7 @@ impl AlarmShared {
 
     fn emit(&self) {
         let changes = self.state.lock().rules.take();
-        for AlarmChange { kind, message, raised } in changes {
-            let stops = raised && kind == FAILURES && self.stops;
+        for AlarmChange { kind, message, raised, stops } in changes {
             let alarm = Alarm { at: events::now(), kind, message: message.clone(), raised };
             self.observers.emit(&JobEvent::Alarm(alarm));
             if stops {

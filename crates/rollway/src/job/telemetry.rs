@@ -63,7 +63,7 @@ impl JobTelemetry {
         let history = RunHistory::of(config, &drops);
         let watchers = history.iter().fold(watchers, |all, it| all.with(Arc::clone(it) as _));
         let stop = stop.child_token();
-        let alarms = AlarmObserver::start(&config.alarms, watchers.clone(), &drops, stop.clone());
+        let alarms = AlarmObserver::start(config, watchers.clone(), &drops, stop.clone());
         let watchers = watchers.with(Arc::clone(&alarms) as _);
         let shown = match &history {
             Some(history) => {

@@ -21,6 +21,8 @@ pub(super) struct AlarmChange {
     pub(super) kind: &'static str,
     pub(super) message: String,
     pub(super) raised: bool,
+    /// The alarm stops the job.
+    pub(super) stops: bool,
 }
 
 /// Times count from a fixed origin.
@@ -93,7 +95,7 @@ impl AlarmRules {
         self.consecutive = self.consecutive.saturating_add(1);
         if self.failures.is_some_and(|max| self.consecutive >= max) {
             let (count, stops) = (self.consecutive, self.stops);
-            self.raise(FAILURES, || messages::failures(count, failure, stops));
+            self.raise_or_stop(FAILURES, stops, || messages::failures(count, failure, stops));
         }
     }
 
@@ -256,14 +258,24 @@ impl AlarmRules {
     }
 
     fn raise(&mut self, kind: &'static str, message: impl FnOnce() -> String) {
+        self.raise_or_stop(kind, false, message);
+    }
+
+    /// Raises an alarm, which also stops the job if `stops`.
+    fn raise_or_stop(&mut self, kind: &'static str, stops: bool, message: impl FnOnce() -> String) {
         if self.raised.insert(kind) {
-            self.changes.push(AlarmChange { kind, message: message(), raised: true });
+            self.changes.push(AlarmChange { kind, message: message(), raised: true, stops });
         }
     }
 
     fn clear(&mut self, kind: &'static str, message: impl FnOnce() -> String) {
         if self.raised.remove(kind) {
-            self.changes.push(AlarmChange { kind, message: message(), raised: false });
+            self.changes.push(AlarmChange {
+                kind,
+                message: message(),
+                raised: false,
+                stops: false,
+            });
         }
     }
 }

@@ -74,6 +74,7 @@ fn failures_in_a_row_name_their_kind_and_an_example() {
     ));
     let changes = rules.take();
     assert_eq!(kinds(&changes), [("consecutive_failures", true)]);
+    assert!(changes[0].stops);
     let message = &changes[0].message;
     for part in ["3 runs", "model_unavailable", "no response from http://a:1", "to resume"] {
         assert!(message.contains(part), "{message}");
