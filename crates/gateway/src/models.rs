@@ -107,9 +107,9 @@ impl Models {
     pub fn new(options: RoutingOptions) -> Self {
         let routing = RoutingTable::new(options.clone());
         let (handles, waiting) = (HashMap::new(), HashMap::new());
-        let (wanted, latest) = (Vec::new(), None);
+        let (wanted, latest, sent) = (Vec::new(), None, None);
         let table =
-            Mutex::new(ServerTable { routing, handles, waiting, next_id: 0, wanted, latest });
+            Mutex::new(ServerTable { routing, handles, waiting, next_id: 0, wanted, latest, sent });
         let (changed, updating) = (Notify::new(), tokio::sync::Mutex::new(()));
         Self { inner: Arc::new(ModelsInner { options, table, changed, updating }) }
     }

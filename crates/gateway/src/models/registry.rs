@@ -42,6 +42,8 @@ pub(super) struct ServerTable {
     pub(super) wanted: Vec<u64>,
     /// Update that late or returning servers get.
     pub(super) latest: Option<WeightUpdate>,
+    /// Version of the latest update, if it was sent over a group.
+    pub(super) sent: Option<u64>,
 }
 
 /// Parts of a server outside the routing table.

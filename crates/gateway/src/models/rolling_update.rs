@@ -37,11 +37,20 @@ pub(super) async fn update(inner: Arc<ModelsInner>, update: WeightUpdate) -> Wei
         servers.extend(carry_out(&inner, &update, roll, time_left).await);
     }
     servers.sort_by_key(|server| server.id);
-    // Weights sent over a group cannot be loaded again.
-    let can_be_had = matches!(update.weights, WeightSource::Path(_));
-    if servers.iter().any(|server| server.outcome == ServerUpdateOutcome::Updated) {
-        inner.with(|table| table.latest = can_be_had.then_some(update));
-    }
+    let has = |outcome: &ServerUpdateOutcome| servers.iter().any(|it| it.outcome == *outcome);
+    let (is_new, is_current) =
+        (has(&ServerUpdateOutcome::Updated), has(&ServerUpdateOutcome::AlreadyCurrent));
+    inner.with(|table| match &update.weights {
+        // An earlier process may have loaded them: a server that restarts later needs them too.
+        WeightSource::Path(_) if is_new || is_current => {
+            (table.latest, table.sent) = (Some(update), None);
+        }
+        // Weights sent over a group cannot be loaded again.
+        WeightSource::Group(_) if is_new => {
+            (table.latest, table.sent) = (None, Some(version));
+        }
+        _ => {}
+    });
     // Skipped servers may have become healthy during the update.
     for id in skipped {
         inner.with(|table| {
@@ -186,19 +195,31 @@ fn skip_report(inner: &ModelsInner, id: ServerId) -> Option<ServerUpdateReport> 
 }
 
 /// Excludes a server from routing while it has older weights than the latest update. Returns the
-/// update that it needs.
+/// update that it needs. Weights sent over a group cannot be loaded again: until the next update
+/// the server is not used while another one has them.
 pub(super) fn mark_behind(table: &mut ServerTable, handle: &ServerHandle) -> Option<WeightUpdate> {
-    let trained = table.routing.trained();
+    let (id, trained) = (handle.server.id, table.routing.trained());
     let latest = table.latest.clone().filter(|latest| cannot_take(handle, latest).is_none());
-    let slot = table.routing.slot_mut(handle.server.id)?;
-    let latest = latest.filter(|latest| {
+    let sent = table.sent.filter(|sent| has_another(table, id, *sent));
+    let slot = table.routing.slot_mut(id)?;
+    let is_older = |version: u64| {
         trained == Some(slot.model)
             && slot.health == Health::Healthy
             && slot.duty == ServerDuty::Open
-            && slot.loaded.is_none_or(|version| version < latest.version)
-    });
-    slot.is_behind = latest.is_some();
+            && slot.loaded.is_none_or(|loaded| loaded < version)
+    };
+    let latest = latest.filter(|latest| is_older(latest.version));
+    slot.is_behind = latest.is_some() || sent.is_some_and(is_older);
     latest
+}
+
+/// Returns whether another usable server of the trained model has at least a version.
+fn has_another(table: &ServerTable, id: ServerId, version: u64) -> bool {
+    let model = table.routing.trained();
+    let mut slots = model.into_iter().flat_map(|model| table.routing.slots(model));
+    slots.any(|(other, slot)| {
+        other != id && slot.is_usable() && slot.loaded.is_some_and(|loaded| loaded >= version)
+    })
 }
 
 /// Starts the update of late or returning servers. During another update, which may include them,

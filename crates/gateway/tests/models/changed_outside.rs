@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use rollway_base::ServerKind;
-use rollway_gateway::models::{RoutingOptions, ServerState, ServerUpdateOutcome};
+use rollway_gateway::models::{Models, RoutingOptions, ServerState, ServerUpdateOutcome};
 use rollway_mock_server::{MockServer, MockServerOptions};
 
-use crate::fleet::{DRAIN, Fleet, held_streams, outcomes};
+use crate::fleet::{DRAIN, Fleet, held_streams, outcomes, spec};
 use crate::stand_in::options;
 
 #[tokio::test]
@@ -28,7 +28,7 @@ async fn a_server_that_an_earlier_process_left_paused_is_resumed() {
     let mut fleet = Fleet::start(ServerKind::Vllm, 0, options()).await;
     let server = MockServer::start(fleet.mock()).unwrap();
     server.control().pause();
-    fleet.models.add(crate::fleet::spec(ServerKind::Vllm, server.url())).unwrap();
+    fleet.models.add(spec(ServerKind::Vllm, server.url())).unwrap();
     fleet.servers.push(server);
     fleet.wait_for(|servers| servers[0].state == ServerState::Running).await;
     assert!(!fleet.control(0).is_paused());
@@ -86,6 +86,34 @@ async fn a_server_that_returns_has_the_latest_weights_before_it_is_used() {
         fleet.servers.push(MockServer::start(again).unwrap());
         assert_eq!(waiting.await.unwrap(), Some(3));
     }
+}
+
+#[tokio::test]
+async fn weights_of_an_earlier_process_are_loaded_into_a_server_that_returns() {
+    let mut fleet = Fleet::single(ServerKind::Vllm).await;
+    assert!(fleet.update(3, DRAIN).await.is_complete());
+    // The gateway of the resumed job finds the server with the weights.
+    fleet.models = Models::new(options());
+    fleet.models.add(spec(ServerKind::Vllm, fleet.servers[0].url())).unwrap();
+    fleet.wait_for(|servers| servers[0].loaded == Some(3)).await;
+    let report = fleet.update(3, DRAIN).await;
+    assert_eq!(outcomes(&report), [&ServerUpdateOutcome::AlreadyCurrent]);
+    fleet.restart(0).await;
+    assert_eq!(fleet.pick().await.version(), Some(3));
+}
+
+#[tokio::test]
+async fn a_server_that_misses_weights_sent_over_a_group_is_not_used_beside_others() {
+    let mut fleet = Fleet::start(ServerKind::Vllm, 2, options()).await;
+    assert!(fleet.models.update(fleet.over_group(1)).await.is_complete());
+    fleet.restart(0).await;
+    fleet.wait_for(|servers| servers[0].state == ServerState::Updating).await;
+    let versions = fleet.pick_many(4).await.into_iter().map(|permit| permit.version());
+    assert_eq!(versions.collect::<Vec<_>>(), [Some(1); 4]);
+    // Without another server, it is used with the weights that it has.
+    fleet.servers.remove(1).stop().await;
+    fleet.wait_for(|servers| servers[0].state == ServerState::Running).await;
+    assert_eq!(fleet.pick().await.version(), Some(0));
 }
 
 #[tokio::test]

@@ -7,6 +7,7 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use reqwest::Response;
 use rollway_base::ServerKind;
+use rollway_core::sync::{TensorSpec, TransferGroup};
 use rollway_gateway::models::{
     InFlightPolicy, Models, RouteNeeds, RoutingOptions, ServerPermit, ServerSpec, ServerState,
     ServerUpdateOutcome, ServerView, WeightSource, WeightUpdate, WeightUpdateReport,
@@ -92,6 +93,36 @@ impl Fleet {
     pub(crate) fn to(&self, version: u64, in_flight: InFlightPolicy) -> WeightUpdate {
         let weights = WeightSource::Path(self.path(version));
         WeightUpdate { version, weights, in_flight, timeout: LONG }
+    }
+
+    /// Returns an update whose weights are sent over a group.
+    pub(crate) fn over_group(&self, version: u64) -> WeightUpdate {
+        let tensor = |name: &str| TensorSpec {
+            name: name.to_owned(),
+            dtype: "bfloat16".to_owned(),
+            shape: vec![2, 3],
+        };
+        let weights = WeightSource::Group(TransferGroup {
+            master_address: "127.0.0.1".to_owned(),
+            master_port: 1,
+            world_size: 1 + u32::try_from(self.servers.len()).unwrap(),
+            ranks_per_server: 1,
+            name: "weights".to_owned(),
+            backend: "nccl".to_owned(),
+            join: true,
+            tensors: vec![tensor("a"), tensor("b")],
+        });
+        WeightUpdate { version, weights, in_flight: InFlightPolicy::Keep, timeout: LONG }
+    }
+
+    /// Replaces a server by a new process at its address, after the gateway has lost it.
+    pub(crate) async fn restart(&mut self, server: usize) {
+        let stopped = self.servers.remove(server);
+        let options = MockServerOptions { address: stopped.address(), ..self.mock() };
+        stopped.stop().await;
+        let is_lost = |state: &ServerState| matches!(state, ServerState::Unhealthy(_));
+        self.wait_for(|servers| is_lost(&servers[server].state)).await;
+        self.servers.insert(server, MockServer::start(options).unwrap());
     }
 
     pub(crate) async fn update(

@@ -4,10 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rollway_base::ServerKind;
-use rollway_core::sync::{TensorSpec, TransferGroup};
 use rollway_gateway::models::{
-    InFlightPolicy, RouteNeeds, RoutingOptions, ServerState, ServerUpdateOutcome, WeightSource,
-    WeightUpdate,
+    InFlightPolicy, RouteNeeds, RoutingOptions, ServerState, ServerUpdateOutcome,
 };
 
 use crate::fleet::{DRAIN, Fleet, Stream, held_streams, outcomes, versions};
@@ -237,25 +235,7 @@ async fn servers_without_updates_are_skipped_with_a_reason() {
 async fn weights_over_a_group_reach_all_servers_at_once() {
     for kind in KINDS {
         let fleet = Fleet::start(kind, 2, options()).await;
-        let tensor = |name: &str| TensorSpec {
-            name: name.to_owned(),
-            dtype: "bfloat16".to_owned(),
-            shape: vec![2, 3],
-        };
-        let group = TransferGroup {
-            master_address: "127.0.0.1".to_owned(),
-            master_port: 1,
-            world_size: 3,
-            ranks_per_server: 1,
-            name: "weights".to_owned(),
-            backend: "nccl".to_owned(),
-            join: true,
-            tensors: vec![tensor("a"), tensor("b")],
-        };
-        let weights = WeightSource::Group(group);
-        let timeout = Duration::from_secs(60);
-        let update = WeightUpdate { version: 1, weights, in_flight: InFlightPolicy::Keep, timeout };
-        let report = fleet.models.update(update).await;
+        let report = fleet.models.update(fleet.over_group(1)).await;
         assert_eq!(outcomes(&report), [&ServerUpdateOutcome::Updated; 2]);
         for server in 0..2 {
             assert_eq!(fleet.control(server).version_name(), "1");

@@ -325,12 +325,16 @@ impl ExplorerHandles {
     /// Reports to trainers the servers that they can send weights to, and a failed load.
     pub(super) async fn report_fleet(&self, failed: Option<FailedLoad>) {
         let Some(synchronizer) = &self.synchronizer else { return };
-        let usable = self.usable();
-        let engine = usable.first().map_or("", |server| server.engine.name());
-        let is_uniform = usable.iter().all(|server| server.engine.name() == engine);
+        // A server with older weights gets the next ones, too.
+        let is_there =
+            |state: &ServerState| matches!(state, ServerState::Running | ServerState::Updating);
+        let servers: Vec<ServerView> =
+            self.servers().filter(|server| is_there(&server.state)).collect();
+        let engine = servers.first().map_or("", |server| server.engine.name());
+        let is_uniform = servers.iter().all(|server| server.engine.name() == engine);
         let fleet = ServerFleet {
             engine: if is_uniform { engine.to_owned() } else { "mixed".to_owned() },
-            servers: u32::try_from(usable.len()).unwrap_or(u32::MAX),
+            servers: u32::try_from(servers.len()).unwrap_or(u32::MAX),
             ranks_per_server: self.config.explorer.rollout_model.tensor_parallel_size,
             version: self.served_version(),
             failed,
@@ -398,9 +402,13 @@ impl ExplorerHandles {
 
     /// Returns the usable servers of the trained model.
     fn usable(&self) -> Vec<ServerView> {
+        self.servers().filter(|server| server.state == ServerState::Running).collect()
+    }
+
+    /// Returns the servers of the trained model.
+    fn servers(&self) -> impl Iterator<Item = ServerView> {
         let models = self.models.view().into_iter().filter(|model| model.trained);
-        let servers = models.flat_map(|model| model.servers);
-        servers.filter(|server| server.state == ServerState::Running).collect()
+        models.flat_map(|model| model.servers)
     }
 
     /// Returns the version of all servers. `None`: they differ, or do not report it.
@@ -530,12 +538,13 @@ impl ExplorerLoop {
         let newer = |newest: &PublishedWeights| newest.version >= want.max(1);
         let target = match newest {
             newest if is_new => newest.filter(newer),
-            _ if is_there => return Ok(true),
+            _ if is_there => exact(),
             newest => exact().or_else(|| newest.filter(newer)),
         };
         let Some(target) = target else { return Ok(is_there || is_new) };
         let mut version = target.version;
-        if have != Some(version) {
+        // Servers that have them keep them. The gateway needs the folder for those that return.
+        if have != Some(version) || matches!(target.location, WeightLocation::Folder(_)) {
             (version, _) = resources.load_or_newer(target).await?;
         }
         self.plan.apply(PlanInput::Loaded(version));
