@@ -267,7 +267,10 @@ CODE = (
     ),
     Mistake(
         "set a limit that no run can keep",
-        ("run failed: the run's recording takes more than 8 bytes of experiences",),
+        (
+            "run failed: the run's recording takes more than 8 bytes of experiences",
+            "raise `explorer.limits.payload_bytes_per_run`",
+        ),
         FAILED,
         keys=("explorer.limits.payload_bytes_per_run=8",),
     ),

@@ -102,8 +102,8 @@ pub enum RecordError {
     NoTokens(String),
     #[error("a response could not be recorded: {0}")]
     Misread(String),
-    #[error("the run's recording takes more than {limit} {what}")]
-    TooMuch { what: &'static str, limit: u64 },
+    #[error("the run's recording takes more than {limit} {what}; {remedy}")]
+    TooMuch { what: &'static str, limit: u64, remedy: &'static str },
     #[error("the idempotency key {0} was used for another request")]
     KeyReused(String),
     /// The call with the same idempotency key must end first.
@@ -312,8 +312,12 @@ impl Recorder {
     }
 
     /// Fails the recording because of a limit over several runs, and frees its memory.
-    pub fn exceeded(&mut self, what: &'static str, limit: u64) -> RecordError {
-        let error = RecordError::TooMuch { what, limit };
+    pub fn exceeded(
+        &mut self,
+        (what, limit): (&'static str, u64),
+        remedy: &'static str,
+    ) -> RecordError {
+        let error = RecordError::TooMuch { what, limit, remedy };
         self.fail(error.clone());
         error
     }
@@ -386,15 +390,14 @@ impl Recorder {
         {
             self.counts.dropped += 1;
         }
-        let (what, limit) = if self.store.len() > max_turns as usize {
-            ("turns", u64::from(max_turns))
+        let (found, remedy) = if self.store.len() > max_turns as usize {
+            (("turns", u64::from(max_turns)), "end the run after fewer model calls")
         } else if self.bytes() > max_bytes {
-            ("bytes", max_bytes)
+            let remedy = "raise `explorer.gateway.recorded_bytes_per_run`, or shorten the run";
+            (("bytes", max_bytes), remedy)
         } else {
             return Ok(());
         };
-        let error = RecordError::TooMuch { what, limit };
-        self.fail(error.clone());
-        Err(error)
+        Err(self.exceeded(found, remedy))
     }
 }

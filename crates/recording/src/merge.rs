@@ -67,8 +67,9 @@ pub(super) fn experiences(
         let turns: Vec<&StoredTurn> = turns.collect();
         bytes += experience_bytes(store, &turns);
         if bytes > max_bytes {
-            let what = "bytes of experiences";
-            return Err(RecordError::TooMuch { what, limit: max_bytes });
+            let (what, limit) = ("bytes of experiences", max_bytes);
+            let remedy = "raise `explorer.limits.payload_bytes_per_run`, or shorten the run";
+            return Err(RecordError::TooMuch { what, limit, remedy });
         }
         let weight = weights.as_ref().map(|weights| weights[step]);
         let made = experience(store, step as u64, &turns, (thread.origin, weight))

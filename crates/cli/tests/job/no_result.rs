@@ -23,7 +23,9 @@ fn job_in_which_every_run_fails_is_no_success() {
     assert_eq!(causes.len(), 1, "one group: sizes in messages make no difference\n{causes:?}");
     assert_eq!(causes[0]["kind"], "invalid_output");
     let message = causes[0]["message"].as_str().unwrap();
-    assert!(message.contains("more than 8 bytes of experiences"), "{message}");
+    let expected =
+        "more than 8 bytes of experiences; raise `explorer.limits.payload_bytes_per_run`";
+    assert!(message.contains(expected), "{message}");
     // Long lines are cut.
     let shown = "failures 16 × invalid_output: the run's ";
     assert!(ran.stderr.contains(shown), "no {shown:?} at the end\n{}", ran.stderr);

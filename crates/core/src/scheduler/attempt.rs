@@ -115,7 +115,8 @@ impl Core {
         let most = self.config.limits.payload_bytes_per_run;
         if let Some(large) = payload.filter(|payload| payload.bytes > most) {
             let message = format!(
-                "payload of {} bytes exceeds the limit of {most} (limits.payload_bytes_per_run)",
+                "payload of {} bytes exceeds the limit of {most} \
+                 (explorer.limits.payload_bytes_per_run)",
                 large.bytes
             );
             self.drop_unheld_payload(Some(key), payload, DropReason::TooLarge);

@@ -62,8 +62,9 @@ impl CountedRecorder {
         if total <= half || now <= share {
             return Ok(());
         }
-        let what = "bytes, its share of `explorer.gateway.recorded_bytes`";
-        let error = self.recorder.exceeded(what, share);
+        let found = ("bytes, its share of those of all runs", share);
+        let remedy = "raise `explorer.gateway.recorded_bytes`, or run fewer runs at a time";
+        let error = self.recorder.exceeded(found, remedy);
         let left = self.recorder.bytes();
         let freed = std::mem::replace(&mut self.counted, left) - left;
         self.total.bytes.fetch_sub(freed, Ordering::Relaxed);
