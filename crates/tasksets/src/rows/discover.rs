@@ -56,6 +56,11 @@ pub(super) fn files(
     if found.is_dir() {
         return in_folder(here, split, subset);
     }
+    if !found.is_file() {
+        let (what, hint) =
+            ("not a regular file", "rows are read several times: save them to a file");
+        return Err(Kind::Unsupported.at(path, what, hint));
+    }
     if let Some(subset) = subset {
         let what = format!("a file has no subset `{subset}`");
         let hint = "remove `subset_name`, or name the folder of the dataset";

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde::de::{Deserialize, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 
 /// Maximum number of names; more indicates data in the wrong place.
 const MAX_KEYS: usize = 4096;
@@ -52,7 +52,7 @@ impl FieldNames {
     }
 }
 
-/// Deserializes the keys of an object and skips the values.
+/// Deserializes the keys of an object, and checks the values as a later read of the row does.
 pub(super) struct KeyScan<'a>(pub(super) &'a mut FieldNames);
 
 impl<'de> DeserializeSeed<'de> for KeyScan<'_> {
@@ -72,9 +72,61 @@ impl<'de> Visitor<'de> for KeyScan<'_> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
         while let Some(name) = map.next_key::<std::borrow::Cow<'_, str>>()? {
-            let value: Option<IgnoredAny> = map.next_value()?;
+            let value: Option<CheckedValue> = map.next_value()?;
             self.0.count(&name, value.is_some());
         }
         Ok(())
+    }
+}
+
+/// A value that is parsed and dropped. Skipping it would accept text that is not UTF-8, deep
+/// nesting and numbers out of range.
+struct CheckedValue;
+
+impl<'de> Deserialize<'de> for CheckedValue {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(Self)
+    }
+}
+
+impl<'de> Visitor<'de> for CheckedValue {
+    type Value = Self;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON value")
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_unit<E>(self) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self, A::Error> {
+        while list.next_element::<Self>()?.is_some() {}
+        Ok(self)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self, A::Error> {
+        while map.next_entry::<Self, Self>()?.is_some() {}
+        Ok(self)
     }
 }

@@ -28,6 +28,12 @@ pub(super) struct FileHandle {
 impl FileHandle {
     pub(super) fn open(path: &Path) -> Result<Self> {
         let open = || -> io::Result<(File, Metadata)> {
+            // To open a pipe would wait for its writer.
+            if !std::fs::metadata(path)?.is_file() {
+                return Err(io::Error::other(
+                    "it is not a regular file, whose rows can be read again",
+                ));
+            }
             let file = File::open(path)?;
             let metadata = file.metadata()?;
             Ok((file, metadata))

@@ -155,6 +155,10 @@ fn bad_row(location: String, error: &serde_json::Error, text: &[u8]) -> TasksetE
     let contains = |word: &str| text.windows(word.len()).any(|part| part == word.as_bytes());
     let hint = if contains("NaN") || contains("Infinity") {
         "JSON has no NaN and no Infinity: write null"
+    } else if std::str::from_utf8(text).is_err() {
+        "JSON is UTF-8: save the file again as UTF-8"
+    } else if error.to_string().starts_with("recursion limit exceeded") {
+        "a row is nested at most 127 levels deep: write deeper parts as text"
     } else if error.is_data() {
         "every row is an object such as {\"prompt\": \"…\", \"response\": \"…\"}"
     } else if error.is_eof() {

@@ -70,6 +70,47 @@ fn a_bad_row_is_named_with_its_line() {
     assert!(error.hint.contains("UTF-8"), "{error}");
 }
 
+#[test]
+fn rows_that_could_not_be_read_later_are_refused_at_the_start() {
+    let folder = folder();
+    let deep = format!("{{\"prompt\": 1}}\n{{\"prompt\": {}{}}}", "[".repeat(127), "]".repeat(127));
+    for (name, text, expected) in [
+        ("a.jsonl", &b"{\"prompt\": 1}\n{\"prompt\": \"\xff\"}"[..], "UTF-8"),
+        ("b.jsonl", b"{\"prompt\": 1}\n{\"prompt\": {\"\xff\": 1}}", "UTF-8"),
+        ("c.jsonl", deep.as_bytes(), "127 levels"),
+        ("d.jsonl", b"{\"prompt\": 1}\n{\"prompt\": 1e999}", "correct the row"),
+        ("e.jsonl", b"{\"prompt\": 1}\n{\"prompt\": \"\\ud800\"}", "correct the row"),
+    ] {
+        let error = refused(taskset(&write(&folder, name, text)));
+        assert_eq!(error.kind, Kind::Row, "{error}");
+        assert!(error.place.ends_with(&format!("{name}, line 2")), "{error}");
+        assert!(error.hint.contains(expected), "{error}");
+    }
+    let deep = format!("{{\"prompt\": \"a\", \"x\": {}{}}}", "[".repeat(126), "]".repeat(126));
+    let buffer = buffer(vec![taskset(&write(&folder, "f.jsonl", deep))]);
+    let mut tasks = TasksetOpener::new(&buffer).without_prompts().train().unwrap();
+    assert_eq!(tasks.all().map(Result::unwrap).count(), 1);
+}
+
+#[test]
+fn a_pipe_is_refused_at_once() {
+    let folder = folder();
+    for name in ["a.jsonl", "a.csv", "a.parquet", "a.arrow", "a"] {
+        let path = folder.path().join(name);
+        let made = std::process::Command::new("mkfifo").arg(&path).status().unwrap();
+        assert!(made.success());
+        let error = refused(taskset(&path));
+        assert_eq!(error.what, "not a regular file", "{error}");
+    }
+    // In a folder it is a file of the dataset.
+    let inner = folder.path().join("set");
+    std::fs::create_dir(&inner).unwrap();
+    let made = std::process::Command::new("mkfifo").arg(inner.join("train.jsonl")).status();
+    assert!(made.unwrap().success());
+    let error = refused(taskset(&inner));
+    assert!(error.what.contains("not a regular file"), "{error}");
+}
+
 /// Mostly invalid lists of objects.
 fn nearly_a_list() -> impl Strategy<Value = String> {
     let parts = ["{\"a\": 1}", "{}", ",", ",", "[", "]", "{", "}", "\"", "\\", " ", "\n", "3"];
