@@ -347,6 +347,30 @@ async def test_a_server_that_keeps_failing_is_no_fault_of_the_workflow(config):
         assert not experiences
 
 
+async def test_a_stream_that_breaks_off_is_no_fault_of_the_workflow(config):
+    pytest.importorskip("openai")
+    config.explorer.failures.model_unavailable.retries = 0
+
+    async def streams(task, model):
+        api = model.async_openai_client()
+        async for _ in await api.chat.completions.create(
+            model=model.name, messages=QUESTION, stream=True
+        ):
+            pass
+        return 1.0
+
+    model = rw.models.MockServer()
+    model.hold(4)
+    async with rw.Scheduler(config, [model]) as scheduler:
+        scheduler.schedule([task(streams)], batch_id=1)
+        await model.wait_for("frozen", 1)
+        # The client has the first tokens.
+        await asyncio.to_thread(model.stop)
+        (status,), experiences = await scheduler.get_results(1)
+    assert status.failed_runs == {"model_unavailable": 1}, status.message
+    assert "broke off its response" in status.message and not experiences
+
+
 async def test_an_answer_that_cannot_be_recorded_fails_the_run(config):
     async def careless(task, model):
         try:

@@ -207,12 +207,20 @@ _UNAVAILABLE = {
     ("openai", "APIConnectionError"),
     ("openai", "InternalServerError"),
     ("openai", "RateLimitError"),
+    ("anthropic", "APIConnectionError"),
+    ("anthropic", "InternalServerError"),
+    ("anthropic", "RateLimitError"),
     ("httpx", "TransportError"),
     ("httpx2", "TransportError"),
     ("aiohttp", "ClientConnectionError"),
     ("requests", "ConnectionError"),
     ("requests", "Timeout"),
 }
+
+
+#: Types of the gateway's errors that mean an unavailable server. The `openai` package raises those
+#: within a stream as its base class, without a status.
+_UNAVAILABLE_TYPES = {"upstream_error", "upstream_timeout", "model_unavailable"}
 
 
 def failure(error: BaseException) -> RunFailure:
@@ -230,6 +238,8 @@ def _classify(error: BaseException) -> str:
     if ("openai", "ConflictError") in bases:
         # The gateway could not record a call of the run.
         return InvalidOutput.code
+    if ("openai", "APIError") in bases and getattr(error, "type", None) in _UNAVAILABLE_TYPES:
+        return ModelUnavailable.code
     return ModelUnavailable.code if bases & _UNAVAILABLE else WORKFLOW
 
 
