@@ -237,6 +237,7 @@ def test_tiny_travels_by_its_address():
     model = rw.models.Tiny("small", seed=3)
     copy = pickle.loads(pickle.dumps(model))
     assert (copy.base_url, copy.name, copy.engine) == (model.base_url, "small", "vllm")
+    assert copy.api_key == model.api_key and len(model.api_key) == 64
     with pytest.raises(rw.WeightsError, match="nowhere"):
         rw.models.Tiny(weights="nowhere")
     model.stop()

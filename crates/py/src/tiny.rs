@@ -7,6 +7,7 @@ use parking_lot::{Mutex, MutexGuard};
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyDict};
 use rollway::tiny::{GenerationCounts, ModelWeights, TinyServer, TinyServerOptions, arithmetic};
+use rollway_base::Secret;
 use tokio::runtime::Handle;
 
 use crate::pending::PyPending;
@@ -17,6 +18,7 @@ use crate::{errors, runtime};
 pub(crate) struct PyTinyServer {
     server: Mutex<Option<TinyServer>>,
     url: String,
+    key: Secret,
     runtime: Handle,
 }
 
@@ -28,8 +30,8 @@ impl PyTinyServer {
 
 #[pymethods]
 impl PyTinyServer {
-    /// Starts a server on the loopback, at any port, with the weights in a file, or those that came
-    /// with the program.
+    /// Starts a server on the loopback, at any port, with a random key and with the weights in a
+    /// file, or those that came with the program.
     #[new]
     fn new(
         py: Python<'_>,
@@ -38,8 +40,10 @@ impl PyTinyServer {
         version: u64,
         seed: u64,
     ) -> PyResult<Self> {
+        let key = Secret::random()?;
+        let api_key = Some(key.clone());
         let mut options =
-            TinyServerOptions { model, version, seed, ..TinyServerOptions::default() };
+            TinyServerOptions { model, version, seed, api_key, ..TinyServerOptions::default() };
         if let Some(path) = weights {
             let loaded = py.detach(|| ModelWeights::load(&path));
             let loaded =
@@ -50,7 +54,7 @@ impl PyTinyServer {
         let _guard = runtime.enter();
         let server = TinyServer::start(options)?;
         let url = server.url();
-        Ok(Self { server: Mutex::new(Some(server)), url, runtime: runtime.clone() })
+        Ok(Self { server: Mutex::new(Some(server)), url, key, runtime: runtime.clone() })
     }
 
     /// Writes the weights that came with the program to a file.
@@ -64,6 +68,12 @@ impl PyTinyServer {
     #[getter]
     fn url(&self) -> &str {
         &self.url
+    }
+
+    /// Key of all requests but health checks.
+    #[getter]
+    fn api_key(&self) -> &str {
+        self.key.reveal()
     }
 
     /// Version of the weights. `None`: stopped.

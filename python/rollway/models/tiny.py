@@ -23,7 +23,7 @@ class Tiny(OpenAI):
     sampling.
 
     The server stops with the last reference to the model or at `stop()`. Copies in other processes
-    have its address.
+    have its address and its key, which is random.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class Tiny(OpenAI):
         seed: int = 0,
     ) -> None:
         self._server = _rollway.TinyServer(model, _file(weights), version, seed)
-        super().__init__(f"{self._server.url}/v1", model, None, "vllm")
+        super().__init__(f"{self._server.url}/v1", model, self._server.api_key, "vllm")
 
     @staticmethod
     def export(path: str | os.PathLike[str]) -> None:
@@ -58,7 +58,7 @@ class Tiny(OpenAI):
         PendingResult("stop", self._server.stop, identity).result()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return OpenAI, (self.base_url, self.name, None, "vllm")
+        return OpenAI, (self.base_url, self.name, self.api_key, "vllm")
 
 
 def _file(weights: str | os.PathLike[str] | None) -> str | None:

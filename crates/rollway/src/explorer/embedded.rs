@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use rollway_base::ServerKind;
+use rollway_base::{Secret, ServerKind};
 use rollway_config::{Config, EngineType, ModelConfig};
 use rollway_gateway::models::ServerSpec;
 use rollway_mock_server::{MockServer, MockServerOptions};
@@ -48,8 +48,11 @@ impl EmbeddedServers {
     ) -> Result<()> {
         let failed = |error: std::io::Error| ExplorerError::Model(error.to_string());
         for _ in 0..if model.engine_type.is_server() { 0 } else { model.engine_num } {
+            let mut api_key = None;
             let url = if model.engine_type == EngineType::Tiny {
-                self.tiny.push(TinyServer::start(tiny(model, name, start)?).map_err(failed)?);
+                api_key = Some(Secret::random().map_err(failed)?);
+                let options = tiny(model, name, start, api_key.clone())?;
+                self.tiny.push(TinyServer::start(options).map_err(failed)?);
                 self.tiny.last().map(TinyServer::url)
             } else {
                 let options = MockServerOptions {
@@ -66,7 +69,7 @@ impl EmbeddedServers {
                 trained: false,
                 engine: ServerKind::Vllm,
                 url: url.unwrap_or_default(),
-                api_key: None,
+                api_key,
                 server_model: Some(name.to_owned()),
             });
         }
@@ -83,8 +86,14 @@ impl EmbeddedServers {
     }
 }
 
-fn tiny(model: &ModelConfig, name: &str, start: &InitialWeights) -> Result<TinyServerOptions> {
+fn tiny(
+    model: &ModelConfig,
+    name: &str,
+    start: &InitialWeights,
+    api_key: Option<Secret>,
+) -> Result<TinyServerOptions> {
     let mut options = TinyServerOptions {
+        api_key,
         model: name.to_owned(),
         seed: model.seed.unwrap_or(0),
         ..TinyServerOptions::default()
@@ -98,4 +107,45 @@ fn tiny(model: &ModelConfig, name: &str, start: &InitialWeights) -> Result<TinyS
         (options.version, options.weights) = (*version, std::sync::Arc::new(weights));
     }
     Ok(options)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::net::TcpStream;
+
+    use super::*;
+
+    /// Sends a request as a web page does: without a key and with a body of text.
+    fn status(url: &str, path: &str) -> String {
+        let mut stream = TcpStream::connect(url.strip_prefix("http://").unwrap()).unwrap();
+        let body = r#"{"new_version":"999"}"#;
+        let request = format!(
+            "POST {path} HTTP/1.0\r\nHost: evil.example\r\nOrigin: https://evil.example\r\n\
+             Content-Type: text/plain\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut response = String::new();
+        stream.read_to_string(&mut response).unwrap();
+        response.split(' ').nth(1).unwrap().to_owned()
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn each_embedded_model_has_a_key_of_its_own() {
+        let text = "explorer: {rollout_model: {engine_type: tiny, engine_num: 2}}";
+        let config = Config::from_yaml(text, "job.yaml").unwrap();
+        let (servers, specs) = EmbeddedServers::start(&config, &None).unwrap();
+        assert!(specs.len() == 2 && specs[0].api_key != specs[1].api_key);
+        for spec in &specs {
+            assert!(spec.api_key.is_some());
+            for path in ["/update_weight_version", "/pause", "/collective_rpc", "/v1/completions"] {
+                let (url, path) = (spec.url.clone(), path.to_owned());
+                let sent = tokio::task::spawn_blocking(move || status(&url, &path)).await.unwrap();
+                assert_eq!(sent, "401");
+            }
+        }
+        assert!(servers.tiny.iter().all(|server| &*server.version() == "0"));
+        servers.stop().await;
+    }
 }

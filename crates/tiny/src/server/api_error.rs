@@ -32,6 +32,7 @@ impl IntoResponse for TinyApiError {
     fn into_response(self) -> Response {
         let kind = match self.status {
             StatusCode::BAD_REQUEST => "BadRequestError",
+            StatusCode::UNAUTHORIZED => "AuthenticationError",
             StatusCode::NOT_FOUND => "NotFoundError",
             StatusCode::SERVICE_UNAVAILABLE => "ServiceUnavailableError",
             _ => "InternalServerError",

@@ -3,12 +3,16 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
+use rollway_base::Secret;
 use rollway_tiny_model::{ModelWeights, Vocabulary, arithmetic};
 
 #[derive(Clone, Debug)]
 pub struct TinyServerOptions {
     /// Port 0: any free port.
     pub address: SocketAddr,
+    /// Key of all requests but health checks. `None`: every process and every web page on this
+    /// machine can use and change the model.
+    pub api_key: Option<Secret>,
     /// Name of the model.
     pub model: String,
     pub weights: Arc<ModelWeights>,
@@ -42,6 +46,7 @@ impl Default for TinyServerOptions {
         let (weights, vocabulary) = arithmetic();
         Self {
             address: (Ipv4Addr::LOCALHOST, 0).into(),
+            api_key: None,
             model: "tiny".to_owned(),
             weights: Arc::new(weights),
             version: 0,

@@ -5,12 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use axum::body::Bytes;
-use axum::extract::{DefaultBodyLimit, Query, State};
-use axum::http::{HeaderMap, StatusCode};
+use axum::extract::{DefaultBodyLimit, Query, Request, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use parking_lot::Mutex;
+use rollway_base::Secret;
 use rollway_tiny_model::{ModelWeights, Vocabulary};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -60,6 +62,9 @@ impl TinyServerShared {
 
 type Server = State<Arc<TinyServerShared>>;
 
+/// Path that needs no key.
+const HEALTH: &str = "/health";
+
 pub(super) fn router(shared: Arc<TinyServerShared>) -> Router {
     let limit = DefaultBodyLimit::max(shared.options.limits.max_body_bytes);
     let completions =
@@ -69,7 +74,7 @@ pub(super) fn router(shared: Arc<TinyServerShared>) -> Router {
         .route("/v1/completions", completions(TinyRequestKind::Text))
         .route("/v1/models", get(models))
         .route("/detokenize", post(detokenize))
-        .route("/health", get(health))
+        .route(HEALTH, get(health))
         .route("/pause", post(pause))
         .route("/resume", post(resume))
         .route("/is_paused", get(is_paused))
@@ -79,7 +84,23 @@ pub(super) fn router(shared: Arc<TinyServerShared>) -> Router {
         .route("/update_weight_version", post(update_version))
         .route("/weight_info", get(weight_info))
         .layer(limit)
+        .layer(middleware::from_fn_with_state(Arc::clone(&shared), authenticate))
         .with_state(shared)
+}
+
+/// Refuses requests without the key: other users of the machine and web pages reach the port.
+async fn authenticate(State(shared): Server, request: Request, next: Next) -> Response {
+    let header = request.headers().get(header::AUTHORIZATION).and_then(|it| it.to_str().ok());
+    let sent = header.and_then(|it| it.strip_prefix("Bearer ")).map(Secret::new);
+    let is_admitted = match &shared.options.api_key {
+        Some(key) => sent.is_some_and(|sent| sent.as_ref() == Ok(key)),
+        None => true,
+    };
+    if is_admitted || request.uri().path() == HEALTH {
+        return next.run(request).await;
+    }
+    let message = "the key in the header `Authorization` is missing or wrong";
+    TinyApiError::new(StatusCode::UNAUTHORIZED, message).into_response()
 }
 
 /// Parses a body; an empty one counts as an empty object.

@@ -25,14 +25,16 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) async fn new(seed: u64) -> Self {
-        let server =
-            TinyServer::start(TinyServerOptions { seed, ..TinyServerOptions::default() }).unwrap();
+        let api_key = Some(Secret::random().unwrap());
+        let options =
+            TinyServerOptions { seed, api_key: api_key.clone(), ..TinyServerOptions::default() };
+        let server = TinyServer::start(options).unwrap();
         let spec = ServerSpec {
             model: "trained".to_owned(),
             trained: true,
             engine: ServerKind::Vllm,
             url: server.url(),
-            api_key: None,
+            api_key,
             server_model: None,
         };
         let options = gateway::GatewayOptions {

@@ -2,6 +2,7 @@
 
 use std::thread;
 
+use rollway_base::Secret;
 use rollway_tiny::{TinyServer, TinyServerLimits, TinyServerOptions};
 use rollway_tiny_model::{ModelWeights, arithmetic};
 use serde_json::{Value, json};
@@ -54,6 +55,40 @@ async fn unsupported_requests_are_refused() {
     assert_eq!(status, 200);
     let (status, models) = request(&server.url(), "GET", "/v1/models", "", &Value::Null).await;
     assert!(status == 200 && models.contains("\"tiny\""), "{models}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_path_but_health_needs_the_key() {
+    let api_key = Some(Secret::new("right").unwrap());
+    let server =
+        TinyServer::start(TinyServerOptions { api_key, ..TinyServerOptions::default() }).unwrap();
+    let version = json!({ "new_version": "999" });
+    let calls = [
+        ("POST", CHAT, chat("1+1=")),
+        ("GET", "/v1/models", Value::Null),
+        ("POST", "/update_weight_version", version.clone()),
+        ("POST", "/collective_rpc", json!({ "method": "reload_weights" })),
+        ("POST", "/pause", Value::Null),
+        ("POST", "/abort_requests", Value::Null),
+        ("GET", "/weight_info", Value::Null),
+        ("GET", "/nowhere", Value::Null),
+    ];
+    for (method, path, body) in &calls {
+        for key in ["", "wrong", "right2"] {
+            let (status, text) = request(&server.url(), method, path, key, body).await;
+            assert!(
+                status == 401 && text.contains("AuthenticationError"),
+                "{path}: {status} {text}"
+            );
+        }
+        let (status, text) = request(&server.url(), method, path, "right", body).await;
+        assert_ne!(status, 401, "{path}: {text}");
+        if *path == "/pause" {
+            request(&server.url(), "POST", "/resume", "right", &Value::Null).await;
+        }
+    }
+    assert_eq!(&*server.version(), "999", "set with the key");
+    assert_eq!(request(&server.url(), "GET", "/health", "", &Value::Null).await.0, 200);
 }
 
 #[tokio::test(flavor = "multi_thread")]
