@@ -127,7 +127,7 @@ class BatchFailed(Error, RuntimeError):
 
 
 class SinkFailed(Error, RuntimeError):
-    """The sink did not store the experiences. They are kept; finalize again.
+    """The sink did not store the experiences. They are kept; the same call delivers them again.
 
     Has `batch_id` and `message`.
     """

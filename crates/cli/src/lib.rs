@@ -47,7 +47,7 @@ use clap::{Args as Arguments, CommandFactory as _, Parser, Subcommand};
 use clap_complete::Shell;
 use rollway::config::{Config, ConfigError, ResolvedConfig};
 use rollway::job::{JobError, OperatorRegistry};
-use rollway_base::error_chain;
+use rollway_base::{error_chain, resource_remedy};
 use tokio::runtime::{Builder, Runtime};
 
 use self::output::{LogFormat, Output};
@@ -66,7 +66,7 @@ enum Command {
     Init(init::InitArgs),
     /// Run the job that a configuration describes
     Run(RunArgs),
-    /// Check a configuration and what it names, without starting the job
+    /// Check a configuration and what it names: imports its workflows, starts no job
     Check(ConfigArgs),
     /// Report which keys of a Trinity-RFT configuration work, and what replaces the others
     Migrate(migrate::MigrateArgs),
@@ -215,15 +215,23 @@ pub fn run(arguments: &[OsString], operators: &OperatorSource<'_>) -> u8 {
     match done {
         Ok(()) => 0,
         Err(CliError::Input(message)) => {
-            Output::write_final(&format!("error: {message}"));
+            Output::write_final(&error_message(&message));
             2
         }
         Err(CliError::Job(message)) => {
-            Output::write_final(&format!("error: {message}"));
+            Output::write_final(&error_message(&message));
             1
         }
         // 128 + SIGINT, as shells report it.
         Err(CliError::Interrupted) => 130,
+    }
+}
+
+/// Returns the text of an error, with the remedy if a resource of the machine is exhausted.
+fn error_message(message: &str) -> String {
+    match resource_remedy(message).filter(|remedy| !message.contains(remedy)) {
+        Some(remedy) => format!("error: {message}\nhint: {remedy}"),
+        None => format!("error: {message}"),
     }
 }
 
@@ -255,6 +263,18 @@ fn runtime() -> Result<Runtime, CliError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn exhausted_resources_have_a_remedy() {
+        let hint =
+            "\nhint: free disk space, and start the job again: it continues where it stopped";
+        let full = "ledger: No space left on device (os error 28)";
+        assert_eq!(error_message(full), format!("error: {full}{hint}"));
+        // The remedy is not repeated.
+        let told = format!("explorer_meta.json: disk is full{hint}");
+        assert_eq!(error_message(&told), format!("error: {told}"));
+        assert_eq!(error_message("no file"), "error: no file");
+    }
 
     #[test]
     fn commands_in_hints_repeat_the_overrides() {

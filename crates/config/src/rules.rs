@@ -20,6 +20,10 @@ use super::synchronizer::SyncStyle;
 use super::taskset::{SelectorType, Taskset};
 use super::{Config, Mode, ResolvedConfig};
 
+/// Maximum length of a name in bytes: names of files may have 255, with additions such as
+/// `_state_1000000.safetensors`.
+const MAX_NAME_BYTES: usize = 200;
+
 /// Checks a configuration and completes it.
 pub(super) fn resolve(config: &Config) -> Result<ResolvedConfig, ConfigError> {
     let value = config.to_value();
@@ -81,6 +85,14 @@ impl Check<'_> {
             if empty || name.contains(['/', '\\', '\0']) || name == "." || name == ".." {
                 let message = format!("{name:?} cannot be the name of a folder");
                 self.add_problem(key, message, "choose a name without slashes");
+            } else if name.len() > MAX_NAME_BYTES {
+                let message =
+                    format!("{} bytes, which leave no room for the names of its files", name.len());
+                self.add_problem(
+                    key,
+                    message,
+                    &format!("choose a name of at most {MAX_NAME_BYTES} bytes"),
+                );
             }
         }
         if self.given.mode == Mode::Bench && !self.given.continue_from_checkpoint {

@@ -119,7 +119,7 @@ impl fmt::Display for RefusalMessage<'_> {
             }
             Refusal::SinkFailed { batch, message } => {
                 write!(f, "the results of batch {batch} could not be stored: {message}")?;
-                f.write_str("; they are kept, finalize again")
+                f.write_str("; they are kept, and can be delivered again")
             }
             Refusal::TooFewSucceeded { batch, succeeded, needed } => {
                 write!(f, "batch {batch}: {succeeded} tasks have a good run, {needed} needed")

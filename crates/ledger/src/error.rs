@@ -20,8 +20,8 @@ pub enum LedgerError {
     )]
     Record { dir: PathBuf, offset: u64, found: String },
     #[error(
-        "no room for batch {batch} of {bytes} bytes: the ledger holds {live} of bytes_max = {max}; \
-         finalize or abort other batches first, or raise bytes_max"
+        "no room for batch {batch} of {bytes} bytes: the ledger holds {live} of the {max} bytes of \
+         `ledger.max_bytes`; finalize or abort other batches first, or raise the key"
     )]
     Full { batch: BatchId, bytes: u64, live: u64, max: u64 },
     #[error(

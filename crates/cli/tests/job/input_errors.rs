@@ -28,7 +28,14 @@ fn every_input_error_has_its_message_and_code_2() {
     let argument =
         "data_processor.experience_pipeline.operators=[{name: reward_filter, args: {x: 1}}]";
     let python = "data_processor.experience_pipeline.operators=[{name: flows:Judge}]";
-    let cases: [(&[&str], &[&str]); 13] = [
+    let long = format!("name={}", "x".repeat(300));
+    let database = [
+        "buffer.trainer_input.experience_buffer.storage_type=sql",
+        "buffer.trainer_input.experience_buffer.path=postgresql://me@127.0.0.1:1/db",
+    ];
+    let cases: [(&[&str], &[&str]); 15] = [
+        (&[&long], &["name: 300 bytes", "at most 200 bytes"]),
+        (&database, &["127.0.0.1", "is not available", "start the database, or correct `buffer."]),
         (&["explorer.max_timout=3"], &["max_timout", "did you mean `max_timeout`?"]),
         (&["buffer.explorer_input.taskset.path=nowhere.jsonl"], &["nowhere.jsonl", "relative to "]),
         (

@@ -24,6 +24,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rollway_base::atomic_file::write_atomic;
+use rollway_base::resource_remedy;
 use rollway_config::Config;
 use rollway_core::explore::PlanProgress;
 use rollway_tasksets::{TaskRef, TasksetState};
@@ -198,7 +199,9 @@ impl CheckpointFile {
         };
         let put = tokio::task::spawn_blocking(put).await;
         put.unwrap_or_else(|error| Err(io::Error::other(error))).map_err(|error| {
-            self.wrong(error.to_string(), "free disk space, or make the folder writable")
+            let message = error.to_string();
+            let hint = resource_remedy(&message).unwrap_or("make the folder writable");
+            self.wrong(message, hint)
         })
     }
 

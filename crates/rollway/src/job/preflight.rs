@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use rollway_config::{Config, Mode, TrainerType};
-use rollway_data::buffer::BufferStorage;
+use rollway_data::buffer::{BufferError, BufferStorage};
 use rollway_data::pipeline::OperatorRegistry;
 use rollway_engine::BufferTarget;
 use rollway_gateway::models::{ServerCapabilities, ServerSpec, reach};
@@ -123,7 +123,15 @@ pub(super) async fn check_resume(config: &Config) -> Result<(), PreflightError> 
     };
     let opened = tokio::task::spawn_blocking(open).await;
     let opened = opened.map_err(|error| PreflightError::new(format!("buffer: {error}"), ""))?;
-    opened.map_err(|error| PreflightError::new(rollway_base::error_chain(&error), ""))
+    opened.map_err(|error| {
+        let hint = match &error {
+            BufferError::Unavailable { .. } => {
+                "start the database, or correct `buffer.trainer_input.experience_buffer.path`"
+            }
+            _ => "",
+        };
+        PreflightError::new(rollway_base::error_chain(&error), hint)
+    })
 }
 
 /// Returns the buffer, which is opened later. `None`: the one of another process.
