@@ -538,7 +538,7 @@ impl ExplorerLoop {
         let newer = |newest: &PublishedWeights| newest.version >= want.max(1);
         let target = match newest {
             newest if is_new => newest.filter(newer),
-            _ if is_there => exact(),
+            newest if is_there => exact().or_else(|| newest.filter(|it| it.version == want)),
             newest => exact().or_else(|| newest.filter(newer)),
         };
         let Some(target) = target else { return Ok(is_there || is_new) };

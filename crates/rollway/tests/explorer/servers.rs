@@ -82,14 +82,16 @@ async fn a_server_that_restarts_after_a_resume_has_the_weights_of_the_job() {
     let options = MockServerOptions::new(ServerKind::Vllm);
     let server = MockServer::start(options.clone()).unwrap();
     let (key, address) = (model(&server), server.address());
-    let (explored, _) = world.explore(&[&key, "buffer.total_steps=2"]).await;
+    let method = "synchronizer.sync_method=checkpoint";
+    let (explored, _) = world.explore(&[&key, method, "buffer.total_steps=2"]).await;
     assert_eq!((explored.version, server.control().version()), (2, 2));
     // The server has outlived the job, and has its weights.
-    let mut explorer = world.prepare(&[&key], &EventLog::default()).await;
+    let mut explorer = world.prepare(&[&key, method], &EventLog::default()).await;
     server.stop().await;
     let server = MockServer::start(MockServerOptions { address, ..options }).unwrap();
-    let updated = server.control().wait_for(|counts| counts.updates == 1);
+    let control = server.control();
+    let updated = control.wait_for(|counts| counts.updates == 1);
     tokio::time::timeout(Duration::from_secs(60), updated).await.unwrap();
-    assert_eq!(server.control().version(), 2);
+    assert_eq!(control.version(), 2);
     explorer.shutdown().await.unwrap();
 }
