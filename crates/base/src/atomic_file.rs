@@ -1,8 +1,8 @@
 //! Small files that a reader sees whole or not at all.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use crate::Secret;
@@ -21,12 +21,18 @@ impl FileError {
     }
 }
 
-/// Returns the secret in a file; creates the file with a random secret if it does not exist.
+/// Returns the secret in a file, and takes the file from other users; creates the file with a
+/// random secret if it does not exist.
 pub fn load_or_create_secret(path: &Path) -> Result<Secret, FileError> {
     let fail = |error: &dyn std::fmt::Display| FileError::new(path, error);
     match fs::read_to_string(path) {
         Ok(text) if !text.trim().is_empty() => {
-            Secret::new(text.trim()).map_err(|error| fail(&error))
+            let metadata = fs::metadata(path).map_err(|error| fail(&error))?;
+            if metadata.permissions().mode() & 0o077 != 0 {
+                let owner_only = Permissions::from_mode(0o600);
+                fs::set_permissions(path, owner_only).map_err(|error| fail(&error))?;
+            }
+            Secret::chosen(&text).map_err(|error| fail(&error))
         }
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(fail(&error)),
         _ => {
@@ -64,9 +70,22 @@ pub fn write_atomic(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
-
     use super::*;
+
+    #[test]
+    fn a_secret_is_made_once_and_taken_from_other_users() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("secret.txt");
+        let mode = || fs::metadata(&path).unwrap().permissions().mode() & 0o777;
+        let made = load_or_create_secret(&path).unwrap();
+        assert_eq!(mode(), 0o600);
+        fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
+        assert_eq!(load_or_create_secret(&path).unwrap(), made);
+        assert_eq!(mode(), 0o600);
+        fs::write(&path, "put-a-long-random-text-here\n").unwrap();
+        let error = load_or_create_secret(&path).unwrap_err().to_string();
+        assert!(error.contains("example of the documentation"), "{error}");
+    }
 
     #[test]
     fn predictable_names_are_not_followed_and_failures_leave_no_file() {

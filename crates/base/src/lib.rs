@@ -24,5 +24,5 @@ pub use buffer_kind::{BufferAddressError, BufferKind, BufferLocation, BufferStor
 pub use error_chain::error_chain;
 pub use file_lock::{FileLock, FileLockError};
 pub use resource_remedy::resource_remedy;
-pub use secret::{EmptySecret, Secret, random_bytes};
+pub use secret::{EmptySecret, Secret, SecretError, random_bytes};
 pub use server_kind::{ServerKind, UnknownServerKind};

@@ -8,6 +8,12 @@ use std::sync::Arc;
 
 use subtle::ConstantTimeEq;
 
+/// Length below which a secret that was chosen by hand may be guessed.
+const MIN_BYTES: usize = 16;
+
+/// Secrets that were printed in the documentation.
+const EXAMPLES: [&str; 1] = ["put-a-long-random-text-here"];
+
 /// A shared secret. It is never printed and compares in constant time.
 #[derive(Clone)]
 pub struct Secret(Arc<str>);
@@ -17,6 +23,27 @@ impl Secret {
     pub fn new(text: impl Into<Arc<str>>) -> Result<Self, EmptySecret> {
         let text = text.into();
         if text.is_empty() { Err(EmptySecret) } else { Ok(Self(text)) }
+    }
+
+    /// Wraps a secret that was chosen by hand, such as in a file or an environment variable.
+    /// Refuses the examples of the documentation.
+    pub fn chosen(text: &str) -> Result<Self, SecretError> {
+        let text = text.trim();
+        if EXAMPLES.contains(&text) {
+            return Err(SecretError::Example);
+        }
+        Ok(Self::new(text)?)
+    }
+
+    /// Returns a warning if the secret may be guessed.
+    pub fn weakness(&self) -> Option<String> {
+        let is_short = self.0.len() < MIN_BYTES;
+        is_short.then(|| {
+            format!(
+                "the secret is shorter than {MIN_BYTES} characters; `openssl rand -hex 32` makes \
+                 a safe one"
+            )
+        })
     }
 
     /// Returns a random secret: 256 bits from the operating system.
@@ -75,6 +102,18 @@ impl fmt::Debug for Secret {
 #[error("the secret is empty")]
 pub struct EmptySecret;
 
+/// Error: a text is not used as a secret.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SecretError {
+    #[error(transparent)]
+    Empty(#[from] EmptySecret),
+    #[error(
+        "the secret is the example of the documentation; make a random one with `openssl rand \
+         -hex 32`"
+    )]
+    Example,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -86,7 +125,12 @@ mod tests {
         assert_eq!(secret, Secret::new(secret.reveal()).unwrap());
         assert_eq!(Secret::new(""), Err(EmptySecret));
         assert!(!format!("{secret:?}").contains(secret.reveal()));
+        assert_eq!(Secret::chosen(" \n"), Err(SecretError::Empty(EmptySecret)));
+        assert_eq!(Secret::chosen("put-a-long-random-text-here\n"), Err(SecretError::Example));
+        assert!(Secret::chosen("letmein\n").unwrap().weakness().is_some());
+        assert_eq!(Secret::chosen(&format!("{}\n", secret.reveal())).unwrap().weakness(), None);
         let short = Secret::random_short().unwrap();
+        assert_eq!(short.weakness(), None);
         assert_eq!(short.reveal().len(), 22);
         assert_ne!(short, Secret::random_short().unwrap());
     }

@@ -87,6 +87,9 @@ impl ServeJob {
         let begin = newest(&job).map_err(ServeJobError::of)?;
         let (mut options, embedded, servers) = models(config, &begin).map_err(ServeJobError::of)?;
         let (key, key_file) = agent_key(config, &job)?;
+        if let Some(weakness) = key.weakness() {
+            tracing::warn!(key = "explorer.proxy_key_env", "{weakness}");
+        }
         options.agent_key = Some(key);
         let (admin_key, admin_key_file) = admin_key(config, &job)?;
         options.admin_key = admin_key;

@@ -125,10 +125,16 @@ async fn attempt(options: &SynchronizerOptions, takes_over: bool) -> Result<Sync
 
 /// Returns the secret of the environment or the address file.
 fn secret(address_file: Option<&SyncAddressFile>) -> Result<Option<Secret>, SyncError> {
-    let shared = std::env::var(SECRET).ok().filter(|text| !text.is_empty());
-    let text = shared.or_else(|| address_file.map(|address_file| address_file.secret.clone()));
     let wrong = |error: &dyn std::fmt::Display| SyncError::Refused(error.to_string());
-    text.map(|text| Secret::new(text).map_err(|error| wrong(&error))).transpose()
+    if let Some(text) = std::env::var(SECRET).ok().filter(|text| !text.is_empty()) {
+        let secret = Secret::chosen(&text).map_err(|error| wrong(&error))?;
+        if let Some(weakness) = secret.weakness() {
+            tracing::warn!(variable = SECRET, "{weakness}");
+        }
+        return Ok(Some(secret));
+    }
+    let known = address_file.map(|address_file| Secret::new(address_file.secret.as_str()));
+    known.transpose().map_err(|error| wrong(&error))
 }
 
 /// `None`: another process holds the lock.

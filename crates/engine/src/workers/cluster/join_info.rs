@@ -9,9 +9,6 @@ use rollway_base::address_file::AddressFile;
 use serde::Deserialize;
 use serde_json::json;
 
-/// Length of a secret below which there is a warning.
-const MIN_SECRET_BYTES: usize = 16;
-
 /// Content of `cluster.json` in the job folder.
 #[derive(Clone, Debug)]
 pub struct JoinInfo {
@@ -49,12 +46,11 @@ pub fn secret_in(path: &Path) -> io::Result<Secret> {
     if text.trim_start().starts_with('{') {
         return Ok(JoinInfo::read(path)?.secret);
     }
-    if text.trim().len() < MIN_SECRET_BYTES {
-        tracing::warn!(
-            file = %path.display(),
-            "the secret is shorter than {MIN_SECRET_BYTES} characters; `openssl rand -hex 32` \
-             makes a safe one"
-        );
+    let no =
+        |error: &dyn std::fmt::Display| io::Error::other(format!("{}: {error}", path.display()));
+    let secret = Secret::chosen(&text).map_err(|error| no(&error))?;
+    if let Some(weakness) = secret.weakness() {
+        tracing::warn!(file = %path.display(), "{weakness}");
     }
     let mode = std::fs::metadata(path)?.permissions().mode();
     if mode & 0o077 != 0 {
@@ -63,8 +59,7 @@ pub fn secret_in(path: &Path) -> io::Result<Secret> {
             "other users can read the secret: chmod 600 the file"
         );
     }
-    Secret::new(text.trim())
-        .map_err(|_| io::Error::other(format!("{}: the file has no secret", path.display())))
+    Ok(secret)
 }
 
 fn read(path: &Path) -> io::Result<String> {

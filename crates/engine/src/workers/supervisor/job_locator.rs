@@ -35,8 +35,12 @@ impl JobLocator {
         let secret = secret.map_err(|error| SupervisorError::Input(error.to_string()))?;
         match connect.parse::<Address>() {
             Ok(Address::Tcp(address)) => {
-                let known = || Secret::new(std::env::var(env::SECRET).ok()?).ok();
-                match secret.or_else(known) {
+                let known = std::env::var(env::SECRET).ok().filter(|it| !it.trim().is_empty());
+                let known = known.filter(|_| secret.is_none()).map(|text| Secret::chosen(&text));
+                let known = known.transpose();
+                let known = known
+                    .map_err(|error| SupervisorError::Input(format!("{}: {error}", env::SECRET)))?;
+                match secret.or(known) {
                     Some(secret) => Ok(Self::Known(JoinInfo { address, secret })),
                     None => Err(SupervisorError::Input(format!(
                         "the secret of the job is missing; give it with --secret-file, or in {}",
