@@ -1,5 +1,7 @@
 //! The first command of the README: learning, resuming, comparing checkpoints.
 
+use std::os::unix::fs::PermissionsExt as _;
+
 use serde_json::Value;
 
 use crate::workspace::{Workspace, read};
@@ -23,6 +25,8 @@ fn job_learns_resumes_and_compares_checkpoints() {
     let ran = workspace.run("run", &SHORT);
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
     assert!(!ran.stderr.contains("lacks endpoints"), "{}", ran.stderr);
+    let mode = std::fs::metadata(workspace.job()).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o700, "conversations and results are not for other users");
     let summary = workspace.summary();
     let expected = [
         ("mode", "both".into()),
