@@ -17,6 +17,9 @@ use rollway_protocol::{
     WorkerLogLevel, WorkerMessage, WorkerReport, proto,
 };
 
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
+
 use crate::common::{self, *};
 
 async fn joined(server: &mut WorkerServer) -> (WorkerConnection, ConnectedWorker) {
@@ -104,6 +107,35 @@ async fn a_worker_with_another_secret_disconnects_and_is_counted() {
     joined(&mut server).await;
     until_open(&server, 1).await;
     assert_eq!(server.refused(), [(RefusalCode::BadSecret, 1)]);
+}
+
+#[tokio::test]
+async fn a_process_that_took_the_address_of_the_engine_receives_no_secret() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = Address::Tcp(listener.local_addr().unwrap().to_string());
+    let worker = tokio::spawn(async move {
+        worker_client::connect(&address, &secret(), hello(1), Default::default()).await
+    });
+    let is_in = |bytes: &[u8], text: &str| {
+        bytes.windows(text.len()).any(|window| window == text.as_bytes())
+    };
+    let receive = async {
+        let mut received = Vec::new();
+        loop {
+            // Another connection may only test whether the address can be reached.
+            let (mut stream, _) = listener.accept().await.unwrap();
+            // The settings of an HTTP/2 server.
+            stream.write_all(b"\0\0\0\x04\0\0\0\0\0").await.unwrap();
+            while stream.read_buf(&mut received).await.unwrap_or(0) > 0 {
+                if is_in(&received, "token") {
+                    return received;
+                }
+            }
+        }
+    };
+    let received = soon("hello", receive).await;
+    assert!(!is_in(&received, secret().reveal()), "the secret was sent without a proof");
+    worker.abort();
 }
 
 #[tokio::test]

@@ -156,6 +156,9 @@ fn inconsistent_responses_are_refused() {
     let mut missing = piece(&[1], Some("stop"));
     missing["choices"][0]["logprobs"]["content"][0]["logprob"] = Value::Null;
     refused(&[missing], "log-probability is missing");
+    let mut above = piece(&[1], Some("stop"));
+    above["choices"][0]["logprobs"]["content"][0]["logprob"] = 0.5.into();
+    refused(&[above], "a log-probability is 0.5, above 0");
     let mut huge = piece(&[1], Some("stop"));
     huge["choices"][0]["token_ids"] = json!([3_000_000_000_u32]);
     refused(&[huge], "token_ids");
