@@ -9,7 +9,9 @@ mod discover;
 mod field_names;
 mod file_handle;
 mod json;
+mod page_sizes;
 mod parquet;
+mod unpacked;
 
 use std::collections::VecDeque;
 use std::fmt;

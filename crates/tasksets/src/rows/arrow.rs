@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{BufReader, Read, Seek, SeekFrom};
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -10,12 +11,12 @@ use arrow_array::{Array, ArrayRef, RecordBatch};
 use arrow_buffer::Buffer;
 use arrow_ipc::convert::try_fb_to_schema;
 use arrow_ipc::reader::{FileReader, read_dictionary, read_record_batch};
-use arrow_ipc::{MessageHeader, MetadataVersion, root_as_message};
+use arrow_ipc::{Block, MessageHeader, MetadataVersion, root_as_footer, root_as_message};
 use arrow_schema::{DataType, FieldRef, Schema, SchemaRef};
 
 use super::column_error::{ColumnFault, ColumnResult, catch_panics, keys, row};
 use super::file_handle::FileHandle;
-use super::{Cache, Scanned, Shard, locate};
+use super::{Cache, Scanned, Shard, locate, unpacked};
 use crate::{Fields, Result};
 
 /// Magic of a file with a footer.
@@ -23,6 +24,9 @@ const MAGIC: &[u8] = b"ARROW1";
 
 /// Marker before the length of a message.
 const CONTINUATION: [u8; 4] = [0xff; 4];
+
+/// Length of the end of a file: that of the footer, and the magic.
+const TRAILER_BYTES: u64 = 10;
 
 struct Arrow {
     handle: FileHandle,
@@ -52,7 +56,7 @@ pub(super) fn open(path: &Path) -> Result<Scanned> {
     let head = handle.read(0, len.min(MAGIC.len() as u64))?;
     let file = handle.file()?;
     let Walked { schema, ends, nulls, layout } = catch_panics(path, || match head == MAGIC {
-        true => walk_file(file),
+        true => walk_file(file, len),
         false => ArrowWalk { file, len, at: 0 }.stream(),
     })?;
     let rows = ends.last().copied().unwrap_or(0);
@@ -71,7 +75,8 @@ struct Walked {
     layout: ArrowLayout,
 }
 
-fn walk_file(file: &File) -> ColumnResult<Walked> {
+fn walk_file(file: &File, len: u64) -> ColumnResult<Walked> {
+    check_file(file, len)?;
     let mut reader = FileReader::try_new_buffered(file.try_clone()?, None)?;
     let schema = reader.schema();
     let (mut ends, mut end) = (Vec::new(), 0);
@@ -84,6 +89,60 @@ fn walk_file(file: &File) -> ColumnResult<Walked> {
         columns.for_each(|(nulls, column)| *nulls += column.logical_null_count() as u64);
     }
     Ok(Walked { schema, ends, nulls, layout: ArrowLayout::File { reader: Some(reader) } })
+}
+
+/// Checks the batches and dictionaries that the footer of a file names.
+fn check_file(file: &File, len: u64) -> ColumnResult<()> {
+    let damaged = || column_fault("a length is beyond the end of the file");
+    let footer_end = len.checked_sub(TRAILER_BYTES).ok_or_else(damaged)?;
+    let mut trailer = [0; 4];
+    file.read_exact_at(&mut trailer, footer_end)?;
+    let start = footer_end.checked_sub(u32::from_le_bytes(trailer).into()).ok_or_else(damaged)?;
+    let mut footer = vec![0; (footer_end - start) as usize];
+    file.read_exact_at(&mut footer, start)?;
+    let footer = root_as_footer(&footer)
+        .map_err(|error| column_fault(format!("a damaged footer: {error}")))?;
+    let blocks = |list: Option<_>| list.into_iter().flatten();
+    for block in blocks(footer.dictionaries()).chain(blocks(footer.recordBatches())) {
+        check_block(file, len, block)?;
+    }
+    Ok(())
+}
+
+fn check_block(file: &File, len: u64, block: &Block) -> ColumnResult<()> {
+    let damaged = || column_fault("a block is beyond the end of the file");
+    let number = |number: i64| u64::try_from(number).map_err(|_| damaged());
+    let (start, size) = (number(block.offset())?, number(block.metaDataLength().into())?);
+    let body = start.checked_add(size).filter(|end| *end <= len).ok_or_else(damaged)?;
+    let mut header = vec![0; size as usize];
+    file.read_exact_at(&mut header, start)?;
+    let prefix = if header.starts_with(&CONTINUATION) { 8 } else { 4 };
+    let read = parse(header.get(prefix..).ok_or_else(damaged)?)?;
+    let batch = match read.header_type() {
+        MessageHeader::DictionaryBatch => {
+            read.header_as_dictionary_batch().and_then(|found| found.data())
+        }
+        _ => read.header_as_record_batch(),
+    };
+    batch.map_or(Ok(()), |batch| check_batch(file, body, &batch))
+}
+
+/// Checks the size of a batch after decompression, which precedes each of its buffers.
+fn check_batch(file: &File, body: u64, batch: &arrow_ipc::RecordBatch<'_>) -> ColumnResult<()> {
+    if batch.compression().is_none() {
+        return Ok(());
+    }
+    let mut sum = 0_u64;
+    for buffer in batch.buffers().into_iter().flatten().filter(|buffer| buffer.length() > 0) {
+        let mut size = [0; 8];
+        let start = u64::try_from(buffer.offset()).ok().and_then(|at| body.checked_add(at));
+        let start = start.ok_or_else(|| column_fault("a buffer at a negative offset"))?;
+        file.read_exact_at(&mut size, start)?;
+        // -1: not compressed, so that the size of the file bounds it.
+        let size = i64::from_le_bytes(size);
+        sum = sum.saturating_add(u64::try_from(size).unwrap_or(0));
+    }
+    unpacked::check("a batch", sum)
 }
 
 /// Scan of a stream that reads metadata only.
@@ -109,6 +168,7 @@ impl ArrowWalk<'_> {
                 (MessageHeader::RecordBatch, Some(schema)) => {
                     let batch = read.header_as_record_batch();
                     let batch = batch.ok_or_else(|| column_fault("it has no batch"))?;
+                    check_batch(self.file, message.body, &batch)?;
                     end += rows(&batch)?;
                     count_nulls(schema, &batch, &mut nulls);
                     ends.push(end);
@@ -121,6 +181,9 @@ impl ArrowWalk<'_> {
                         return Err(column_fault(
                             "a dictionary that changes within the file is not supported",
                         ));
+                    }
+                    if let Some(batch) = found.data() {
+                        check_batch(self.file, message.body, &batch)?;
                     }
                     let body = Buffer::from_vec(self.part(message.body, message.end)?);
                     let version = read.version();

@@ -13,7 +13,7 @@ use parquet::file::metadata::RowGroupMetaData;
 
 use super::column_error::{ColumnFault, catch_panics, keys, row};
 use super::file_handle::FileHandle;
-use super::{Cache, Scanned, Shard, locate};
+use super::{Cache, Scanned, Shard, locate, page_sizes};
 use crate::{Fields, Result, TasksetErrorKind as Kind};
 
 /// Rows decoded together.
@@ -23,6 +23,8 @@ struct Parquet {
     handle: FileHandle,
     /// Cumulative row counts of the row groups.
     group_ends: Vec<u64>,
+    /// Row groups whose page sizes were checked.
+    checked: Vec<bool>,
     metadata: Option<ArrowReaderMetadata>,
     reader: Option<ParquetReader>,
     /// Blocks requested next, in order.
@@ -48,8 +50,14 @@ struct RowBlock {
 pub(super) fn open(path: &Path) -> Result<Scanned> {
     let mut handle = FileHandle::open(path)?;
     let print = handle.print()?;
-    let mut shard =
-        Parquet { handle, group_ends: Vec::new(), metadata: None, reader: None, plan: Vec::new() };
+    let mut shard = Parquet {
+        handle,
+        group_ends: Vec::new(),
+        checked: Vec::new(),
+        metadata: None,
+        reader: None,
+        plan: Vec::new(),
+    };
     let metadata = shard.metadata()?;
     let groups = metadata.metadata().row_groups();
     refuse_codecs(path, groups)?;
@@ -58,6 +66,7 @@ pub(super) fn open(path: &Path) -> Result<Scanned> {
     for group in groups {
         end += u64::try_from(group.num_rows()).unwrap_or(0);
         shard.group_ends.push(end);
+        shard.checked.push(false);
     }
     Ok(Scanned { shard: Box::new(shard), keys, print })
 }
@@ -134,8 +143,26 @@ impl Parquet {
         })
     }
 
+    /// Checks the sizes of the pages of a row group, once.
+    fn check_pages(&mut self, group: usize) -> Result<()> {
+        if self.checked[group] {
+            return Ok(());
+        }
+        let (metadata, path) = (self.metadata()?, self.handle.path().to_owned());
+        let columns = || metadata.metadata().row_group(group).columns().iter();
+        let ranges: Vec<(u64, u64)> =
+            survive(&path, || Ok(columns().map(|column| column.byte_range()).collect()))?;
+        for (start, length) in ranges {
+            let checked = page_sizes::check(&mut self.handle, start, length)?;
+            survive(&path, || checked)?;
+        }
+        self.checked[group] = true;
+        Ok(())
+    }
+
     /// Opens a reader for a block and the planned blocks behind it.
     fn read_from(&mut self, block: RowBlock) -> Result<ParquetReader> {
+        self.check_pages(block.group)?;
         let metadata = self.metadata()?;
         let path = self.handle.path().to_owned();
         let start = self.plan.iter().position(|planned| *planned == block);

@@ -4,8 +4,10 @@ use std::fs::File;
 use std::sync::Arc;
 
 use arrow_array::{Int64Array, StringArray};
-use arrow_ipc::writer::StreamWriter;
+use arrow_ipc::CompressionType;
+use arrow_ipc::writer::{FileWriter, IpcWriteOptions, StreamWriter};
 use arrow_schema::{DataType, Field};
+use parquet::basic::{Compression, ZstdLevel};
 use parquet::file::properties::WriterProperties;
 use proptest::prelude::*;
 use rollway_config::{DataSelector, Format, SelectorType, Taskset};
@@ -282,4 +284,71 @@ fn a_file_that_changes_in_use_is_an_error_and_nothing_is_skipped() {
     File::options().append(true).open(&path).unwrap().set_modified(later).unwrap();
     assert_eq!(tasks.next_batch(4).unwrap_err().kind, Kind::Io);
     assert!(set().next_batch(4).unwrap().is_some());
+}
+
+/// Replaces the one occurrence of some bytes.
+fn patch(bytes: &mut [u8], from: &[u8], to: &[u8]) {
+    let found: Vec<usize> =
+        (0..=bytes.len() - from.len()).filter(|at| bytes[*at..].starts_with(from)).collect();
+    assert_eq!(found.len(), 1, "{found:?}");
+    bytes[found[0]..][..to.len()].copy_from_slice(to);
+}
+
+#[test]
+fn sizes_after_decompression_are_checked_before_it() {
+    let folder = folder();
+    // In Arrow each compressed buffer begins with its size.
+    let text = "x".repeat(1_234_567);
+    let batch = columns(&[("prompt", Arc::new(StringArray::from(vec![text.as_str()])))]);
+    let options = IpcWriteOptions::default().try_with_compression(Some(CompressionType::ZSTD));
+    let options = options.unwrap();
+    let mut stream =
+        StreamWriter::try_new_with_options(Vec::new(), &batch.schema(), options.clone()).unwrap();
+    stream.write(&batch).unwrap();
+    let mut file = FileWriter::try_new_with_options(Vec::new(), &batch.schema(), options).unwrap();
+    file.write(&batch).unwrap();
+    for (name, mut bytes) in
+        [("a.arrow", stream.into_inner().unwrap()), ("b.arrow", file.into_inner().unwrap())]
+    {
+        let path = write(&folder, name, &bytes);
+        assert_eq!(read(taskset(&path)), [json!({ "prompt": text })]);
+        // The size stands before the magic number of ZSTD.
+        let buffer = [&1_234_567_i64.to_le_bytes()[..], &[0x28, 0xb5, 0x2f, 0xfd]].concat();
+        patch(&mut bytes, &buffer, &(1_i64 << 40).to_le_bytes());
+        let error = refused(taskset(&write(&folder, name, bytes)));
+        assert_eq!(error.kind, Kind::Row, "{error}");
+        assert!(error.what.contains("a batch has 1048576 MiB after decompression"), "{error}");
+    }
+}
+
+#[test]
+fn pages_that_claim_too_much_are_refused_before_they_are_unpacked() {
+    let folder = folder();
+    let path = folder.path().join("a.parquet");
+    // Long enough that the size in the header has as many bytes as a larger one.
+    let text = "x".repeat(135 << 20);
+    let batch = columns(&[("prompt", Arc::new(StringArray::from(vec![text.as_str()])))]);
+    let properties = WriterProperties::builder()
+        .set_dictionary_enabled(false)
+        .set_compression(Compression::ZSTD(ZstdLevel::default()))
+        .build();
+    parquet(&path, &batch, properties);
+    let mut bytes = std::fs::read(&path).unwrap();
+    let size = |size: u64| {
+        let zigzag = size << 1;
+        let groups = (0..5).map(|group| (zigzag >> (7 * group)) as u8 & 0x7f);
+        let mut bytes: Vec<u8> = groups.map(|group| group | 0x80).collect();
+        bytes[4] &= 0x7f;
+        [&[0x15][..], &bytes].concat()
+    };
+    let len = text.len() as u64;
+    let is_there = |size: &Vec<u8>| bytes.windows(6).any(|window| window == size);
+    // The page has the length of the text and the levels, too.
+    let found = (len..len + 64).map(size).find(is_there).unwrap();
+    patch(&mut bytes, &found, &size(2_000_000_000));
+    let buffer = buffer(vec![taskset(&write(&folder, "b.parquet", bytes))]);
+    let opened = TasksetOpener::new(&buffer).train();
+    let error = opened.and_then(|mut tasks| tasks.next_batch(1)).unwrap_err();
+    assert_eq!(error.kind, Kind::Row, "{error}");
+    assert!(error.what.contains("a page has 1908 MiB after decompression"), "{error}");
 }
