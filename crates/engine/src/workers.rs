@@ -16,6 +16,7 @@ mod local_runners;
 mod model_access;
 mod output_check;
 pub mod supervisor;
+mod temporary_folder;
 mod worker_pool;
 mod workflow;
 

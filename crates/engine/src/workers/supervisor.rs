@@ -18,7 +18,6 @@ use std::time::Duration;
 
 use rollway_protocol::env;
 use rustix::process::{Pid, Signal, kill_process};
-use tempfile::TempDir;
 use tokio::process::{Child, Command};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
@@ -27,6 +26,7 @@ use tokio_util::sync::CancellationToken;
 pub use self::job_locator::JobLocator;
 use crate::process::{ProcessGroup, ProcessTree};
 use crate::workers::cluster::JoinInfo;
+use crate::workers::temporary_folder::TemporaryFolder;
 
 /// Exit status of a worker that was refused permanently.
 const REFUSED: i32 = 2;
@@ -91,7 +91,7 @@ pub async fn run(
     stop: CancellationToken,
     report_status: StatusFn,
 ) -> Result<(), SupervisorError> {
-    let folder = tempfile::Builder::new().prefix("rollway-").tempdir();
+    let folder = TemporaryFolder::create();
     let folder = folder.map_err(|error| SupervisorError::Io(error.to_string()))?;
     let tree = ProcessTree::new(STOP_TIMEOUT, None);
     let tree = tree.map_err(|error| SupervisorError::Io(error.to_string()))?;
@@ -117,7 +117,7 @@ pub async fn run(
 struct Supervisor {
     options: SupervisorOptions,
     /// Contains the execution marks of every process.
-    folder: TempDir,
+    folder: TemporaryFolder,
     tree: Arc<ProcessTree>,
     report_status: StatusFn,
     stop: CancellationToken,

@@ -34,7 +34,6 @@ use rollway_base::{Address, Secret};
 use rollway_core::{Incarnation, RunnerId};
 use rollway_protocol::env;
 use rollway_protocol::worker_server::{WorkerServer, WorkerServerLimits, WorkerServerOptions};
-use tempfile::TempDir;
 use tokio::sync::mpsc;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -50,6 +49,7 @@ use self::worker_process::WorkerProcess;
 use crate::process::raise_fd_limit;
 use crate::run::RunnerReport;
 use crate::runner_status::RunnerStatusTable;
+use crate::workers::temporary_folder::TemporaryFolder;
 use crate::workers::{Reporter, RunnerBackend, RunnerCommand};
 
 /// Maximum number of connected workers.
@@ -150,7 +150,7 @@ struct WorkerPoolShared {
     /// Reports from places that cannot wait, in order.
     reports: mpsc::UnboundedSender<(Reporter, RunnerReport)>,
     /// Contains the socket.
-    _folder: TempDir,
+    _folder: TemporaryFolder,
 }
 
 impl WorkerPoolShared {
@@ -244,7 +244,7 @@ impl WorkerPool {
             None => Secret::random()?,
         };
         raise_fd_limit();
-        let folder = tempfile::Builder::new().prefix("rollway-").tempdir()?;
+        let folder = TemporaryFolder::create()?;
         let socket = || Address::Unix(folder.path().join("workers"));
         let address = options.address.clone().unwrap_or_else(socket);
         let default = WorkerServerLimits::default();

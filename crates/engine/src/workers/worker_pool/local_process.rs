@@ -8,13 +8,13 @@ use std::{fs, io};
 
 use futures_util::future::BoxFuture;
 use rollway_protocol::env;
-use tempfile::TempDir;
 use tokio::io::AsyncRead;
 use tokio::process::{Child, Command};
 
 use super::launcher::{LaunchSpec, LaunchedProcess, Launcher, ProcessExit, Suspect};
 use super::log_relay;
 use crate::process::{ProcessGroup, ProcessTree, lines};
+use crate::workers::temporary_folder::TemporaryFolder;
 
 /// Time between SIGTERM and SIGKILL for processes that a killed engine has left.
 const ORPHAN_GRACE: Duration = Duration::from_secs(2);
@@ -23,7 +23,7 @@ const ORPHAN_GRACE: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub struct LocalLauncher {
     /// Contains the execution marks of every process.
-    folder: TempDir,
+    folder: TemporaryFolder,
     tree: Arc<ProcessTree>,
 }
 
@@ -31,7 +31,7 @@ impl LocalLauncher {
     /// # Errors
     /// If no temporary folder can be created, or no process can be started.
     pub fn new() -> io::Result<Self> {
-        let folder = tempfile::Builder::new().prefix("rollway-").tempdir()?;
+        let folder = TemporaryFolder::create()?;
         Ok(Self { folder, tree: ProcessTree::new(ORPHAN_GRACE, None)? })
     }
 
