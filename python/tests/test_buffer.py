@@ -107,6 +107,22 @@ async def test_experiences_are_at_the_configured_address(config, tmp_path, stora
     assert look(path, "SELECT count(*) FROM explorer_output") == [(7,)]
 
 
+async def test_a_reader_names_the_table_of_a_database(config, tmp_path):
+    ours = config.buffer.trainer_input.experience_buffer
+    address = f"sqlite:///{tmp_path}/out.db"
+    ours.storage_type, ours.path, ours.name = "sql", address, "mine"
+    async with rw.RolloutCoordinator(config, [rw.models.Echo()]) as coordinator:
+        assert counts(await train(coordinator, 1)) == (6.0, 0.0)
+    sources = [(address, {"table": "mine"}), (f"{address}?table=mine", {"name": "other"})]
+    for source, options in sources:
+        reader = await asyncio.to_thread(
+            rw.ExperienceReader, source, batch_size=6, timeout=10, **options
+        )
+        batch = await asyncio.to_thread(reader.read)
+        assert len(batch.experiences) == 6
+        await asyncio.to_thread(reader.close)
+
+
 async def test_a_queue_survives_its_coordinator(config):
     config.data_processor.experience_pipeline.save_input = False
     payload = rw.Experience(tokens=[1, 2], prompt_length=1, reward=0.5).serialize()
