@@ -151,10 +151,10 @@ impl Parquet {
         let (metadata, path) = (self.metadata()?, self.handle.path().to_owned());
         let columns = || metadata.metadata().row_group(group).columns().iter();
         let ranges: Vec<(u64, u64)> =
-            survive(&path, || Ok(columns().map(|column| column.byte_range()).collect()))?;
+            catch_panics(&path, || Ok(columns().map(|column| column.byte_range()).collect()))?;
         for (start, length) in ranges {
             let checked = page_sizes::check(&mut self.handle, start, length)?;
-            survive(&path, || checked)?;
+            catch_panics(&path, || checked)?;
         }
         self.checked[group] = true;
         Ok(())
