@@ -56,7 +56,16 @@ pub trait ExperienceWriter: Send {
 
     /// Declares that this writer writes no more.
     fn close(&mut self) -> Result<()>;
+
+    /// Returns the interrupt of this writer. `None`: it never waits for room.
+    fn interrupt(&self) -> Option<WriteInterrupt> {
+        None
+    }
 }
+
+/// Ends the current wait of a writer for room, and all later ones: such writes fail. May be called
+/// from any thread.
+pub type WriteInterrupt = Arc<dyn Fn() + Send + Sync>;
 
 /// Outcome of a write.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -355,7 +355,7 @@ impl PyCoordinator {
         let future = async move {
             let report = coordinator.shutdown(timeout).await?;
             let closed = match pipeline {
-                Some(pipeline) => tokio::time::timeout(timeout, pipeline.close()).await,
+                Some(pipeline) => tokio::time::timeout(timeout, pipeline.stop()).await,
                 None => Ok(Ok(())),
             };
             let close_timed_out = |_| Err(format!("it did not close in {timeout:?}"));

@@ -170,7 +170,7 @@ impl ServeJob {
         // Clients must not find the address of a stopped server.
         let _ = std::fs::remove_file(&self.url_file);
         drop(self.serve);
-        let closed = self.sink.close().await.map_err(ServeJobError::Pipeline);
+        let closed = self.sink.stop().await.map_err(ServeJobError::Pipeline);
         if let Some(reader_server) = self.reader_server {
             reader_server.withdraw().await;
         }

@@ -54,6 +54,35 @@ fn a_full_queue_refuses_at_the_timeout_and_stores_nothing() {
 }
 
 #[test]
+fn an_interrupt_ends_the_waits_of_one_writer() {
+    let queue = open_queue(QueueOptions { capacity: 1, ..waiting() });
+    let (mut reader, mut one, mut other) = (reader(&queue), writer(&queue), writer(&queue));
+    one.write(&batch("1", &["1"])).unwrap();
+    let interrupt = one.interrupt().unwrap();
+    thread::scope(|scope| {
+        let interrupted = scope.spawn(move || {
+            let waited = one.write(&batch("2", &["2"]));
+            (waited, one.write(&batch("2", &["2"])), one)
+        });
+        until(|| queue.waiting_writers() == 1);
+        let waiting = scope.spawn(move || other.write(&batch("3", &["3"])));
+        until(|| queue.waiting_writers() == 2);
+        interrupt();
+        let (waited, later, mut one) = interrupted.join().unwrap();
+        for error in [waited.unwrap_err(), later.unwrap_err()] {
+            assert!(matches!(error, BufferError::Full { .. }), "{error}");
+            assert!(error.to_string().contains("the writer was stopped"), "{error}");
+        }
+        assert_eq!(ids(&reader.read(&request(1, LONG)).unwrap()), ["1"]);
+        assert_eq!(ids(&reader.read(&request(1, LONG)).unwrap()), ["3"]);
+        assert_eq!(waiting.join().unwrap().unwrap().stored, 1);
+        // With room an interrupted writer still writes.
+        reader.read(&now(0)).unwrap();
+        assert_eq!(one.write(&batch("2", &["2"])).unwrap().stored, 1);
+    });
+}
+
+#[test]
 fn an_oversized_batch_is_refused_at_once() {
     let queue = open_queue(QueueOptions { bytes_max: 1000, ..waiting() });
     let error = writer(&queue).write(&numbered(1, 1, 1000)).unwrap_err();

@@ -15,7 +15,7 @@ use rollway_base::error_chain;
 use rollway_config::Config;
 use rollway_core::metrics::{Metrics, PassRates};
 use rollway_core::{BatchId, BatchKey};
-use rollway_data::buffer::{Buffer, BufferError};
+use rollway_data::buffer::{Buffer, BufferError, WriteInterrupt};
 use rollway_data::pipeline::{Operator, OperatorRegistry, Pipeline};
 use tokio::sync::{mpsc, oneshot};
 
@@ -46,6 +46,8 @@ pub struct PipelineSink {
 struct PipelineShared {
     /// Kept after the pipeline is closed, for readers of the remaining samples.
     buffer: OnceLock<Arc<dyn Buffer>>,
+    /// `None`: the buffer is not open, or its writer never waits.
+    interrupt: Mutex<Option<WriteInterrupt>>,
     feedback: Mutex<SelectorFeedback>,
 }
 
@@ -95,6 +97,16 @@ impl PipelineSink {
     /// once all writers are closed.
     pub async fn close(&self) -> Result<(), String> {
         self.call(SinkCallKind::Close).await.map(drop)
+    }
+
+    /// Closes the sink without waiting for room in the buffer: a delivery that waits for it fails,
+    /// and its batch stays leased.
+    pub async fn stop(&self) -> Result<(), String> {
+        let interrupt = self.shared.interrupt.lock().clone();
+        if let Some(interrupt) = interrupt {
+            interrupt();
+        }
+        self.close().await
     }
 
     /// `None` until the buffer is open.
@@ -269,6 +281,7 @@ impl SinkThread {
         };
         let buffer = self.output.open()?;
         let output = self.shared.buffer.get_or_init(|| buffer).writer(&self.writer)?;
+        *self.shared.interrupt.lock() = output.interrupt();
         Ok(Pipeline::new(std::mem::take(&mut self.operators), input, output))
     }
 

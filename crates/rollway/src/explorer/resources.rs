@@ -191,7 +191,7 @@ impl OpenParts {
             reader_server.withdraw().await;
         }
         let closed = match self.sink.take() {
-            Some(sink) => sink.close().await.map_err(ExplorerError::Pipeline),
+            Some(sink) => sink.stop().await.map_err(ExplorerError::Pipeline),
             None => Ok(()),
         };
         self.gateway_file = None;

@@ -11,6 +11,7 @@ mod resume;
 mod servers;
 mod short;
 mod steps;
+mod stop;
 mod trainer;
 mod waits;
 mod world;

@@ -91,7 +91,7 @@ async fn live_statistics_name_the_straggler_of_a_step() {
 }
 
 /// Waits until live statistics report a wait of a kind.
-async fn wait_of_kind(stats: &LiveStats, name: &str) -> JobWait {
+pub(crate) async fn wait_of_kind(stats: &LiveStats, name: &str) -> JobWait {
     loop {
         if let Some(wait) = stats.wait().await.filter(|wait| wait.reason.name() == name) {
             return wait;
@@ -114,7 +114,7 @@ impl Operator for Blocked {
     }
 }
 
-const NO_TRAINER: [&str; 3] =
+pub(crate) const NO_TRAINER: [&str; 3] =
     ["mode=explore", "synchronizer.trainer_join_timeout=0.1", "explorer.eval_on_startup=false"];
 
 #[tokio::test(flavor = "multi_thread")]

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Condvar;
@@ -12,19 +13,22 @@ use super::store::{InsertOutcome, NewWriteBatch, weight};
 use super::wait_queue::WaitDeadline;
 use super::{QueueShared, QueueState};
 use crate::WriteBatch;
-use crate::buffer::{BufferError, ExperienceWriter, Result, WriteResult};
+use crate::buffer::{BufferError, ExperienceWriter, Result, WriteInterrupt, WriteResult};
 
 #[derive(Debug)]
 pub(super) struct QueueWriter {
     shared: Arc<QueueShared>,
     name: String,
     wakeup: Arc<Condvar>,
+    /// Set with the lock of the queue held.
+    interrupted: Arc<AtomicBool>,
     closed: bool,
 }
 
 impl QueueWriter {
     pub(super) fn new(shared: Arc<QueueShared>, name: &str) -> Self {
-        Self { shared, name: name.to_owned(), wakeup: Arc::default(), closed: false }
+        let (wakeup, interrupted) = (Arc::default(), Arc::default());
+        Self { shared, name: name.to_owned(), wakeup, interrupted, closed: false }
     }
 
     /// Stores a write batch, or returns the limit reached.
@@ -108,6 +112,9 @@ impl ExperienceWriter for QueueWriter {
                     Err(error) => break Err(error),
                 }
             }
+            if self.interrupted.load(Ordering::Relaxed) {
+                break Err(self.shared.full(format!("{limit}, and the writer was stopped")));
+            }
             if deadline.is_past() {
                 break Err(self.shared.full(format!("{limit}, for longer than {timeout:?}")));
             }
@@ -126,5 +133,14 @@ impl ExperienceWriter for QueueWriter {
             state.writers_changed();
         }
         Ok(())
+    }
+
+    fn interrupt(&self) -> Option<WriteInterrupt> {
+        let (shared, interrupted) = (Arc::clone(&self.shared), Arc::clone(&self.interrupted));
+        Some(Arc::new(move || {
+            let state = shared.state.lock();
+            interrupted.store(true, Ordering::Relaxed);
+            state.waiting_writers.call_all();
+        }))
     }
 }
