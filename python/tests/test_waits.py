@@ -29,6 +29,14 @@ async def stuck_scheduler(config):
         await scheduler.get_results("dead")
 
 
+async def stuck_start(config):
+    """Waits for workers that are not started."""
+    config = rw.Config.from_dict(config.to_dict())
+    config.cluster.backend, config.name = "manual", "manual"
+    async with rw.Scheduler(config, [rw.models.Echo()]):
+        pass
+
+
 async def stuck_coordinator(config):
     """Waits for a straggler."""
     models, sink = [rw.models.Echo()], rw.MemorySink()
@@ -61,7 +69,8 @@ async def stuck_reader(path):
 #: Parts of the lines, in order.
 LINES = (
     ("url=http://127.0.0.1:9", "server has not been reachable yet"),
-    ("batch dead waits for 1 of 1 runs", "no server has taken its model call", "hint: "),
+    ("waits for a server of model m: http://127.0.0.1:9 is", "hint: start the server"),
+    ("waits for its first runners", "hint: start the workers", "cluster: manual"),
     ("batch slow waits for 1 of 1 runs", "in stage `waiting for the sandbox`", "hint: "),
     ("no trainer is configured (trainer.command)",),
     ("waits after step 1 for weights of version 1; for 5", "synchronizer.sync_timeout", "hint: "),
@@ -87,6 +96,7 @@ async def test_every_class_says_what_it_waits_for(config, tmp_path, caplog):
         asyncio.ensure_future(waiting)
         for waiting in (
             stuck_scheduler(config),
+            stuck_start(config),
             stuck_coordinator(config),
             stuck_explorer(config, rows),
             stuck_reader(tmp_path / "empty.db"),

@@ -65,8 +65,10 @@ impl DriverHandle {
         let open = pending + running;
         let own = |it: &&RunnerStatus| it.attempt.is_some() && it.batch.as_ref() == Some(&batch);
         let longest = runners.iter().find(own);
-        let is_overdue = longest
-            .is_none_or(|it| it.typical_duration.is_none_or(|t| it.age >= t * OVERDUE_FACTOR));
+        let servers = self.states.server_wait().filter(|_| open > 0);
+        let is_overdue = servers.is_some()
+            || longest
+                .is_none_or(|it| it.typical_duration.is_none_or(|t| it.age >= t * OVERDUE_FACTOR));
         let is_ready = |it: &RunnerStatus| {
             matches!(
                 it.state,
@@ -80,15 +82,30 @@ impl DriverHandle {
                 Some(unread) => WaitReason::Reader { batch, unread },
                 None => WaitReason::Delivery { batch },
             }
+        } else if let Some(servers) = servers {
+            servers
         } else if pending > 0 && !runners.iter().any(is_ready) {
-            let message = runners.iter().find_map(|it| it.message.as_deref());
-            let message = message.and_then(|it| it.lines().next()).map(str::to_owned);
-            WaitReason::Runner { batch, pending, message }
+            WaitReason::Runner { batch, pending, message: first_message(&runners) }
         } else {
             let (total, longest) = (view.runs.submitted, longest.map(describe));
             WaitReason::Runs { batch, open, total, longest }
         };
         Some(BatchWait { reason, open, pending, ended, is_overdue })
+    }
+
+    /// Waits for the first runners. Logs the reason.
+    pub(crate) async fn log_start<T>(&self, work: impl Future<Output = T>) -> T {
+        let (mut work, mut pace) = (pin!(work), LogPace::default());
+        loop {
+            tokio::select! {
+                biased;
+                done = &mut work => return done,
+                () = pace.due() => {}
+            }
+            let message = self.runners().await.ok().and_then(|runners| first_message(&runners));
+            let reason = WaitReason::Start { message };
+            pace.log(Some(&format!("{}\nhint: {}", reason.sentence(), reason.remedy())));
+        }
     }
 
     /// Waits for a batch, or for all. Logs the reason while no run ends.
@@ -128,6 +145,12 @@ impl DriverHandle {
             pace.log(wait.map(message).as_deref());
         }
     }
+}
+
+/// Returns the first line of the first message of a runner that is not ready.
+fn first_message(runners: &[RunnerStatus]) -> Option<String> {
+    let message = runners.iter().find_map(|it| it.message.as_deref())?;
+    message.lines().next().map(str::to_owned)
 }
 
 /// Describes the attempt of a runner.

@@ -31,7 +31,7 @@ pub(crate) struct DriverHandle {
     pub(crate) inbox: mpsc::Sender<DriverMessage>,
     returns: Arc<ReturnQueue>,
     requests: Arc<AtomicU64>,
-    states: RunnerStatusTable,
+    pub(crate) states: RunnerStatusTable,
     /// Instant of the core's time zero.
     origin: Instant,
     lag: LoopLagMeter,
@@ -128,7 +128,7 @@ impl DriverHandle {
     /// Starts the runners and waits until each is ready or has failed to start; returns the numbers
     /// of ready and of wanted runners.
     pub(crate) async fn start(&self) -> Result<(u32, u32)> {
-        match self.request(Request::Start).await?.response {
+        match self.log_start(self.request(Request::Start)).await?.response {
             Response::Started { ready, wanted } => Ok((ready, wanted)),
             other => unreachable!("response to a start: {other:?}"),
         }

@@ -48,6 +48,8 @@ pub enum WaitReason {
     Staleness { step: u64 },
     /// A usable server of a model.
     Server { model: String, servers: String },
+    /// The first runners of the job: workers have not connected, or are starting.
+    Start { message: Option<String> },
     /// A runner: runs are pending, and no runner is ready.
     Runner { batch: BatchId, pending: u64, message: Option<String> },
     /// Runs of a batch.
@@ -71,7 +73,7 @@ impl WaitReason {
             Self::Weights { .. } | Self::LastWeights => "weights",
             Self::Staleness { .. } => "staleness",
             Self::Server { .. } => "server",
-            Self::Runner { .. } => "runner",
+            Self::Start { .. } | Self::Runner { .. } => "runner",
             Self::Runs { .. } => "runs",
             Self::Delivery { .. } => "delivery",
             Self::Reader { .. } => "reader",
@@ -93,11 +95,15 @@ impl WaitReason {
             Self::Server { model, servers } => {
                 format!("the job waits for a server of model {model}: {servers}")
             }
+            Self::Start { message } => {
+                let reason = message.as_ref().map(|it| format!(": {it}")).unwrap_or_default();
+                format!("the job waits for its first runners{reason}")
+            }
             Self::Runner { batch, pending, message } => {
-                let runs = if *pending == 1 { "run" } else { "runs" };
+                let (runs, wait) = if *pending == 1 { ("run", "waits") } else { ("runs", "wait") };
                 let reason = message.as_ref().map(|it| format!(": {it}")).unwrap_or_default();
                 format!(
-                    "{pending} {runs} of batch {batch} wait for a runner, none is ready{reason}"
+                    "{pending} {runs} of batch {batch} {wait} for a runner, none is ready{reason}"
                 )
             }
             // The counts are not known at the begin of the wait.
@@ -129,6 +135,9 @@ impl WaitReason {
                 "check that the trainer runs and publishes, or raise `synchronizer.max_staleness`"
             }
             Self::Server { .. } => "start the server, or correct its address",
+            Self::Start { .. } => {
+                "start the workers if the job does not (`cluster: manual`), or check their log"
+            }
             Self::Runner { .. } => "check the log of the workers; `rollway top` shows every runner",
             Self::Runs { .. } => {
                 "`rollway top` shows every runner and cancels a single run; \

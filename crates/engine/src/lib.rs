@@ -50,6 +50,7 @@ pub use crate::workers::{
     AttemptSpec, CallLookupFn, Concurrency, GatewayRunKeys, LaunchSpec, LaunchStatus,
     LaunchedProcess, Launcher, LocalLauncher, LocalRunners, ModelAccess, ProcessExit, RayLauncher,
     RayLauncherOptions, RecordedVersionsFn, Reporter, RunContext, RunFuture, RunKeyIssuer,
-    RunModel, RunnerBackend, RunnerCommand, Suspect, WithModelAccess, WithOutputCheck, WorkerPool,
-    WorkerPoolOptions, Workflow, WorkflowRegistry, cluster, supervisor,
+    RunModel, RunnerBackend, RunnerCommand, ServerWaitFn, Suspect, WithModelAccess,
+    WithOutputCheck, WorkerPool, WorkerPoolOptions, Workflow, WorkflowRegistry, cluster,
+    supervisor,
 };

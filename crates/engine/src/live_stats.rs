@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use rollway_core::{BatchId, Counters, RunId, RunnerState, TaskId};
 use rollway_data::buffer::QueueUsage;
 use rollway_gateway::gateway::GatewayHandle;
-use rollway_gateway::models::{ModelView, ServerView};
+use rollway_gateway::models::ModelView;
 
 use crate::coordinator::{CoreSnapshot, RolloutCoordinator};
 use crate::job_wait::{JobWait, JobWaits, WaitReason};
@@ -115,11 +115,10 @@ impl LiveStats {
         let mut wait = work.into_iter().next()?;
         let WaitReason::Runs { batch, .. } = &wait.reason else { return Some(wait) };
         let now = source.coordinator.batch_wait(batch.clone()).await?;
-        wait.reason = match (now.reason, source.unusable_model()) {
-            (WaitReason::Runs { .. }, Some(server)) => server,
+        wait.reason = match now.reason {
             // Other runs have not begun, or attempts last as long as usual: this is normal work.
-            (WaitReason::Runs { .. }, None) if now.pending > 0 || !now.is_overdue => return None,
-            (reason, _) => reason,
+            WaitReason::Runs { .. } if now.pending > 0 || !now.is_overdue => return None,
+            reason => reason,
         };
         Some(wait)
     }
@@ -187,20 +186,6 @@ impl LiveStats {
     pub fn detach(&self) {
         let source = self.0.lock().source.take();
         drop(source);
-    }
-}
-
-impl StatsSource {
-    /// Returns the wait for the first model with waiting calls and without a usable server.
-    fn unusable_model(&self) -> Option<WaitReason> {
-        let is_usable = |server: &ServerView| server.state.is_usable();
-        let models = self.gateway.models().view();
-        let model = models
-            .into_iter()
-            .find(|model| model.waiting > 0 && !model.servers.iter().any(is_usable))?;
-        let state = |server: &ServerView| format!("{} is {}", server.url, server.state);
-        let servers: Vec<String> = model.servers.iter().map(state).collect();
-        Some(WaitReason::Server { model: model.name, servers: servers.join("; ") })
     }
 }
 

@@ -24,7 +24,7 @@ pub use self::backend::{AttemptSpec, ModelAccess, Reporter, RunnerBackend, Runne
 pub(crate) use self::backend::{RunnerInbox, RunnerMessage};
 pub use self::local_runners::{Concurrency, LocalRunners};
 pub use self::model_access::{
-    CallLookupFn, GatewayRunKeys, RecordedVersionsFn, RunKeyIssuer, WithModelAccess,
+    CallLookupFn, GatewayRunKeys, RecordedVersionsFn, RunKeyIssuer, ServerWaitFn, WithModelAccess,
 };
 pub use self::output_check::WithOutputCheck;
 pub use self::worker_pool::{

@@ -10,6 +10,7 @@ use rollway_core::{AttemptId, Incarnation, RunId, RunnerId};
 use rollway_gateway::gateway::CallInFlight;
 
 use crate::events::{self, RunEvent, RunEventKind, RunObservers};
+use crate::job_wait::WaitReason;
 
 /// Labels that belong to the current attempt.
 const ATTEMPT_LABELS: [&str; 4] = ["stage", "stage_since", "place", "run"];
@@ -28,6 +29,7 @@ type Stage = (Arc<str>, SystemTime);
 pub struct RunnerStatusTable {
     states: Arc<Mutex<States>>,
     calls: Option<RunCalls>,
+    servers: Option<ServerWait>,
 }
 
 /// Finds the model calls of an attempt in flight.
@@ -37,6 +39,16 @@ struct RunCalls(Arc<dyn Fn(AttemptId) -> Vec<CallInFlight> + Send + Sync>);
 impl fmt::Debug for RunCalls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("RunCalls")
+    }
+}
+
+/// Finds the wait of model calls for a usable server.
+#[derive(Clone)]
+struct ServerWait(Arc<dyn Fn() -> Option<WaitReason> + Send + Sync>);
+
+impl fmt::Debug for ServerWait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ServerWait")
     }
 }
 
@@ -84,6 +96,20 @@ impl RunnerStatusTable {
         calls: impl Fn(AttemptId) -> Vec<CallInFlight> + Send + Sync + 'static,
     ) -> Self {
         Self { calls: Some(RunCalls(Arc::new(calls))), ..self }
+    }
+
+    /// Adds a lookup of the wait of model calls for a usable server.
+    #[must_use]
+    pub(crate) fn with_server_wait(
+        self,
+        wait: impl Fn() -> Option<WaitReason> + Send + Sync + 'static,
+    ) -> Self {
+        Self { servers: Some(ServerWait(Arc::new(wait))), ..self }
+    }
+
+    /// Returns the wait of model calls for a usable server, if they wait for one.
+    pub(crate) fn server_wait(&self) -> Option<WaitReason> {
+        self.servers.as_ref().and_then(|servers| servers.0())
     }
 
     /// Returns the model calls of an attempt in flight, oldest first.

@@ -15,7 +15,9 @@ use rollway_base::Secret;
 use rollway_core::{AttemptId, Incarnation, RunId, RunnerId};
 use rollway_gateway::gateway::{CallInFlight, Gateway, GatewayHandle};
 use rollway_gateway::keys::RunRef;
+use rollway_gateway::models::ServerView;
 
+use crate::job_wait::WaitReason;
 use crate::run::RunnerReport;
 use crate::runner_status::RunnerStatusTable;
 use crate::workers::{AttemptSpec, ModelAccess, Reporter, RunnerBackend, RunnerCommand};
@@ -36,7 +38,15 @@ pub trait RunKeyIssuer: Send + 'static {
     fn under_way(&self) -> Option<CallLookupFn> {
         None
     }
+
+    /// Returns a lookup of the wait of model calls for a usable server, if available.
+    fn server_wait(&self) -> Option<ServerWaitFn> {
+        None
+    }
 }
+
+/// Returns the wait of model calls for a usable server. `None`: no call waits for one.
+pub type ServerWaitFn = Box<dyn Fn() -> Option<WaitReason> + Send + Sync>;
 
 /// Returns the model versions that were recorded for a run. `None`: nothing was recorded.
 pub type RecordedVersionsFn = Arc<dyn Fn(AttemptId, RunId) -> Option<BTreeSet<u64>> + Send + Sync>;
@@ -86,6 +96,23 @@ impl RunKeyIssuer for GatewayRunKeys {
         let handle = self.handle.clone();
         Some(Box::new(move |attempt| handle.calls_in_flight(attempt.0)))
     }
+
+    fn server_wait(&self) -> Option<ServerWaitFn> {
+        let handle = self.handle.clone();
+        Some(Box::new(move || unusable_model(&handle)))
+    }
+}
+
+/// Returns the wait for the first model with waiting calls and without a usable server.
+fn unusable_model(gateway: &GatewayHandle) -> Option<WaitReason> {
+    let is_usable = |server: &ServerView| server.state.is_usable();
+    let models = gateway.models().view();
+    let model = models
+        .into_iter()
+        .find(|model| model.waiting > 0 && !model.servers.iter().any(is_usable))?;
+    let state = |server: &ServerView| format!("{} is {}", server.url, server.state);
+    let servers: Vec<String> = model.servers.iter().map(state).collect();
+    Some(WaitReason::Server { model: model.name, servers: servers.join("; ") })
 }
 
 /// Adds gateway keys to the attempts of another backend.
@@ -170,9 +197,12 @@ impl<W: RunnerBackend, K: RunKeyIssuer> RunnerBackend for WithModelAccess<W, K> 
     }
 
     fn states(&self) -> RunnerStatusTable {
-        let states = self.workers.states();
-        match self.keys.under_way() {
-            Some(calls) => states.with_calls(calls),
+        let mut states = self.workers.states();
+        if let Some(calls) = self.keys.under_way() {
+            states = states.with_calls(calls);
+        }
+        match self.keys.server_wait() {
+            Some(wait) => states.with_server_wait(wait),
             None => states,
         }
     }

@@ -150,9 +150,12 @@ impl OpenParts {
         check_begun(checkpoint.as_ref().filter(|_| saved.is_none()), &restored)?;
         let coordinator = coordinator.with_observers(options.observers);
         self.coordinator = Some(coordinator.clone());
+        // The coordinator logs this wait.
+        let wait = waits.begin(WaitReason::Start { message: None }, None);
         if let (0, wanted) = coordinator.prepare().await? {
             return Err(ExplorerError::NoRunner { wanted });
         }
+        drop(wait);
         let membership = match &synchronizer {
             Some(synchronizer) => Some(synchronizer.join_explorer(&config.explorer.name).await?),
             None => None,

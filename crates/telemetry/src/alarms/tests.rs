@@ -216,6 +216,21 @@ fn missing_progress_without_a_server_names_the_server() {
 }
 
 #[test]
+fn missing_progress_names_the_runners_that_are_not_ready() {
+    let mut rules = AlarmRules::new(&config());
+    rules.set_work(at(0), true);
+    let message = Some("no worker is connected".to_owned());
+    let reason = WaitReason::Runner { batch: BatchId::from(3), pending: 1, message };
+    let wait = JobWait { id: 7, reason, since: SystemTime::UNIX_EPOCH, limit: None };
+    rules.check_progress(at(300), &[], Some(&wait));
+    let message = &rules.take()[0].message;
+    let sentence = "1 run of batch 3 waits for a runner, none is ready: no worker is connected";
+    for part in ["no run has ended for 5 min", sentence, "check the log of the workers"] {
+        assert!(message.contains(part), "{message}");
+    }
+}
+
+#[test]
 fn long_delivery_raises_an_alarm_once_the_runs_have_ended() {
     let mut rules = AlarmRules::new(&config());
     let wait = |reason| JobWait { id: 7, reason, since: SystemTime::UNIX_EPOCH, limit: None };
