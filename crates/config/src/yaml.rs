@@ -289,7 +289,8 @@ impl<'a> Loader<'a> {
             ),
             _ => {
                 let message = format!("this is not YAML: {}", error.info());
-                let hint = "check indentation, quotes and brackets of this line and the one before";
+                let hint =
+                    "check indentation, quotes and brackets of this line and those before it";
                 (message, hint)
             }
         };

@@ -118,7 +118,8 @@ failure_kinds! {
     /// The runner was lost, or ended the attempt without a report about the run.
     RunnerLost = "runner_lost" {
         class: Infrastructure, backoff: 0,
-        remedy: "the log has the exit status of worker processes; a common cause is memory"
+        remedy: "the process of the run ended: it called `exit`, crashed in native code, or was \
+                 killed (signal 9: memory); its last lines are in the log"
     }
     /// No inference server responded.
     ModelUnavailable = "model_unavailable" {

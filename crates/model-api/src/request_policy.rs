@@ -123,6 +123,11 @@ pub fn unknown_field<'a>(body: &'a Map<String, Value>, further: &[String]) -> Op
     given.map(|(name, _)| name.as_str()).find(|name| !is_allowed(name))
 }
 
+/// Returns the names of the fields that are allowed without configuration.
+pub fn allowed_fields() -> impl Iterator<Item = &'static str> {
+    ALLOWED.into_iter()
+}
+
 /// Returns the first content part that a server would get from elsewhere, or that holds tensors:
 /// its place and its kind.
 pub fn remote_media(body: &Map<String, Value>) -> Option<(String, &str)> {

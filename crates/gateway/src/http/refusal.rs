@@ -1,5 +1,6 @@
 //! Reasons for which requests are refused, and their errors.
 
+use rollway_base::suggest::{is_misspelled, nearest};
 use rollway_model_api::{CallError, ErrorKind, ModelCall, request_policy};
 use rollway_recording::RecordError;
 
@@ -76,8 +77,12 @@ impl GatewayState {
             Err(self.refuse(reason, CallError::new(ErrorKind::InvalidRequest, message).at(at)))
         };
         if let Some(name) = request_policy::unknown_field(&call.body, &self.options.pass_fields) {
+            let near = nearest(name, request_policy::allowed_fields())
+                .filter(|near| is_misspelled(name, near))
+                .map(|near| format!("did you mean `{near}`? Otherwise "))
+                .unwrap_or_default();
             let message = format!(
-                "{name} is not passed on to servers: leave it out, or add it to \
+                "{name} is not passed on to servers: {near}leave it out, or add it to \
                  `explorer.gateway.pass_fields`"
             );
             return refusal(RefusalReason::Fields, name, message);

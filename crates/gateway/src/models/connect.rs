@@ -142,37 +142,55 @@ fn builder(root: &str, headers: HeaderMap, connect_timeout: Duration) -> ClientB
     builder
 }
 
+/// Reason why a server cannot be used, by what has to be corrected.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReachError {
+    /// The server is not started, or elsewhere.
+    #[error("{0}")]
+    Down(String),
+    /// Something else answers at the address.
+    #[error("{0}")]
+    Address(String),
+    #[error("{0}")]
+    Key(String),
+    #[error("{0}")]
+    Model(String),
+}
+
 /// Requests the models of a server, and its control endpoints. The error is the reason why it
 /// cannot be used.
-pub async fn reach(spec: &ServerSpec, timeout: Duration) -> Result<ServerCapabilities, String> {
-    let root = root(spec).map_err(|error| error.to_string())?;
-    let client = client(spec, &root, timeout).map_err(|error| error.to_string())?;
+pub async fn reach(spec: &ServerSpec, timeout: Duration) -> Result<ServerCapabilities, ReachError> {
+    let invalid = |error: CallError| ReachError::Address(error.to_string());
+    let root = root(spec).map_err(invalid)?;
+    let client = client(spec, &root, timeout).map_err(invalid)?;
     let answer = client.get(format!("{root}/v1/models")).timeout(timeout).send().await;
     let answer = match answer {
         Ok(answer) => answer,
         Err(error) if error.is_timeout() => {
-            return Err(format!("no response within {} s", timeout.as_secs_f64()));
+            let seconds = timeout.as_secs_f64();
+            return Err(ReachError::Down(format!("no response within {seconds} s")));
         }
         Err(error) if error.is_connect() => {
-            return Err(format!("no connection ({})", root_cause(&error)));
+            return Err(ReachError::Down(format!("no connection ({})", root_cause(&error))));
         }
-        Err(error) => return Err(root_cause(&error)),
+        Err(error) => return Err(ReachError::Down(root_cause(&error))),
     };
     match answer.status() {
         status if status.is_success() => listed(spec, answer).await?,
         status @ (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) => {
-            return Err(format!(
-                "it rejects the key with status {status}: check the `api_key` of the server"
-            ));
+            return Err(ReachError::Key(format!("it rejects the key with status {status}")));
         }
-        status => return Err(format!("/v1/models responded with status {status}")),
+        status => {
+            let message = format!("/v1/models responded with status {status}");
+            return Err(ReachError::Address(message));
+        }
     }
     let probed = capabilities::probe(&client, &root, spec.engine, timeout).await;
-    probed.map_err(|error| root_cause(&error))
+    probed.map_err(|error| ReachError::Down(root_cause(&error)))
 }
 
 /// Checks that a server which refuses unknown names lists the model. Unreadable lists are accepted.
-async fn listed(spec: &ServerSpec, answer: Response) -> Result<(), String> {
+async fn listed(spec: &ServerSpec, answer: Response) -> Result<(), ReachError> {
     let refuses = server_api(spec.engine).refuses_unknown_models();
     let Some(name) = spec.server_model.as_deref().filter(|_| refuses) else { return Ok(()) };
     let Ok(body) = read_limited(answer, MODEL_LIST_BYTES).await else { return Ok(()) };
@@ -183,7 +201,7 @@ async fn listed(spec: &ServerSpec, answer: Response) -> Result<(), String> {
         return Ok(());
     }
     let hint = instead(name, names.into_iter());
-    Err(format!("it has no model `{name}` (`model_path`): {hint}"))
+    Err(ReachError::Model(format!("it has no model `{name}`: {hint}")))
 }
 
 fn root_cause(error: &dyn std::error::Error) -> String {

@@ -7,12 +7,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use rollway_base::suggest::nearest;
 use rollway_config::{Config, Mode, TrainerType};
 use rollway_data::buffer::{BufferError, BufferStorage};
 use rollway_data::pipeline::OperatorRegistry;
 use rollway_engine::BufferTarget;
-use rollway_gateway::models::{ServerCapabilities, ServerSpec, reach};
-use rollway_tasksets::TasksetOpener;
+use rollway_gateway::models::{ReachError, ServerCapabilities, ServerSpec, reach};
+use rollway_tasksets::{TasksetError, TasksetErrorKind, TasksetOpener};
 
 use super::preflight_error::PreflightError;
 use crate::explorer::{check_checkpoint, checkpoints_of};
@@ -20,6 +21,9 @@ use crate::workflow_runtime::WorkflowRuntime;
 
 /// Maximum time for a server to respond.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Maximum number of files that are compared with a misspelled name.
+const MAX_LISTED: usize = 1000;
 
 /// Checks files, workflows and programs on this machine, and returns all problems.
 pub async fn check_local(
@@ -85,6 +89,7 @@ async fn workflows(config: &Config) -> Vec<PreflightError> {
 /// Opens all tasksets, on a thread for blocking calls.
 async fn tasksets(config: &Config, needs_prompts: bool) -> Vec<PreflightError> {
     let (mode, buffer) = (config.mode, config.buffer.clone());
+    let folder = config.folder().map(Path::to_owned);
     let open = move || {
         let opener = TasksetOpener::new(&buffer);
         let opener = if needs_prompts { opener } else { opener.without_prompts() };
@@ -93,15 +98,33 @@ async fn tasksets(config: &Config, needs_prompts: bool) -> Vec<PreflightError> {
             && let Err(error) =
                 opener.train().and_then(|mut tasks| tasks.next_batch(buffer.batch_size))
         {
-            errors.push(PreflightError::from(error));
+            errors.push(taskset_error(error, folder.as_deref()));
         }
         if let Err(error) = opener.evals() {
-            errors.push(PreflightError::from(error));
+            errors.push(taskset_error(error, folder.as_deref()));
         }
         errors
     };
     let opened = tokio::task::spawn_blocking(open).await;
     opened.unwrap_or_else(|error| vec![PreflightError::new(format!("tasksets: {error}"), "")])
+}
+
+/// Returns the error of a taskset. A file that is beside the configuration, and not in the current
+/// folder, is named: data paths are relative to the current folder.
+fn taskset_error(error: TasksetError, folder: Option<&Path>) -> PreflightError {
+    let path = Path::new(&error.place);
+    let is_missing = error.kind == TasksetErrorKind::Missing && path.is_relative();
+    match folder.filter(|folder| is_missing && folder.join(path).exists()) {
+        Some(folder) => {
+            let hint = format!(
+                "it is beside the configuration, but paths are relative to the current folder: run \
+                 the command in {}, or give the full path",
+                folder.display()
+            );
+            PreflightError::new(format!("{}: {}", error.place, error.what), hint)
+        }
+        None => PreflightError::from(error),
+    }
 }
 
 /// Checks what an earlier process of the job may have left: the checkpoint with the state of its
@@ -187,8 +210,24 @@ fn missing_script(command: &[String]) -> Option<PreflightError> {
     }
     let here = std::env::current_dir().unwrap_or_default();
     let message = format!("trainer.command: there is no script `{script}`");
-    let hint = format!("the path is relative to {}, the current folder", here.display());
+    let folder = Path::new(script).parent().unwrap_or(Path::new("")).to_owned();
+    let near = similar_name(&here.join(&folder), script);
+    let near = near.map(|near| format!("did you mean `{}`? ", folder.join(near).display()));
+    let hint = format!(
+        "{}the path is relative to {}, the current folder",
+        near.unwrap_or_default(),
+        here.display()
+    );
     Some(PreflightError::new(message, hint))
+}
+
+/// Returns the name of a file in a folder that a path probably means.
+fn similar_name(folder: &Path, path: &str) -> Option<String> {
+    let name = Path::new(path).file_name()?.to_str()?;
+    let entries = fs::read_dir(folder).ok()?.take(MAX_LISTED).flatten();
+    let names: Vec<String> =
+        entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    nearest(name, names.iter().map(String::as_str)).map(str::to_owned)
 }
 
 fn is_installed(name: &str) -> bool {
@@ -249,17 +288,14 @@ async fn servers(config: &Config) -> Vec<PreflightError> {
     };
     let checks = servers.iter().map(async |server| (server, reach(server, RESPONSE_TIMEOUT).await));
     let results = join_all(checks).await;
-    let error = |(server, reached): (&ServerSpec, Result<ServerCapabilities, String>)| {
+    let error = |(server, reached): (&ServerSpec, Result<ServerCapabilities, ReachError>)| {
         let key = if server.trained { "rollout_model" } else { "auxiliary_models" };
         let server_name = format!("the server of `{}` at {}", server.model, server.url);
         match reached {
-            Err(reason) => Some(PreflightError::new(
-                format!("{server_name}: {reason}"),
-                format!(
-                    "start it, or correct `explorer.{key}`: `base_url`, `model_path`, \
-                     `api_key_env`; without a GPU, `rollway mock-server` stands in for one"
-                ),
-            )),
+            Err(error) => {
+                let message = format!("{server_name}: {error}");
+                Some(PreflightError::new(message, reach_hint(&error, key)))
+            }
             Ok(capabilities) if server.trained && config.mode == Mode::Both => {
                 let reason = cannot_update(config, &capabilities)?;
                 let message = format!("{server_name} cannot update its weights: {reason}");
@@ -270,6 +306,24 @@ async fn servers(config: &Config) -> Vec<PreflightError> {
         }
     };
     results.into_iter().filter_map(error).collect()
+}
+
+/// Returns the remedy for a server that cannot be used; `key` is its section of `explorer`.
+fn reach_hint(error: &ReachError, key: &str) -> String {
+    match error {
+        ReachError::Down(_) => format!(
+            "start it, or correct `explorer.{key}.base_url`; without a GPU, `rollway mock-server` \
+             stands in for one"
+        ),
+        ReachError::Address(_) => format!(
+            "see that an inference server listens there, and correct `explorer.{key}.base_url`"
+        ),
+        ReachError::Key(_) => format!(
+            "name the variable of the environment that has the server's key in \
+             `explorer.{key}.api_key_env`, and check its value"
+        ),
+        ReachError::Model(_) => format!("correct `explorer.{key}.model_path`"),
+    }
 }
 
 /// Returns why a server cannot take the weights of the job's trainer, if so.
