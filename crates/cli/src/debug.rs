@@ -12,6 +12,11 @@ use serde_json::Value;
 
 use crate::{CliError, runtime};
 
+/// Warning after a run that nothing can be learned from.
+const NO_REWARD: &str = "warning: the run has no reward, so that nothing can be learned from it\nhint: \
+                         return a reward from the workflow (a number, or a dictionary with \
+                         `reward`), or add an operator that sets rewards";
+
 /// Runs the first task of a checked configuration once and prints the result.
 pub(crate) fn debug(config: &Config) -> Result<(), CliError> {
     log::install(config.log.level, &Output::stderr(LogFormat::Plain), None);
@@ -20,6 +25,10 @@ pub(crate) fn debug(config: &Config) -> Result<(), CliError> {
     print_result(&debugged);
     let status = &debugged.status;
     if status.ok() {
+        let is_rewarded = |it: &Experience| it.reward.is_some() || it.token_level_reward.is_some();
+        if !debugged.experiences.iter().any(is_rewarded) {
+            errln!("{NO_REWARD}");
+        }
         return Ok(());
     }
     let failure = status.first_error.as_ref().map(ToString::to_string);
@@ -43,10 +52,10 @@ fn print_result(debugged: &DebugReport) {
         outln!("  {:<40} {:>9.1} ms", phase.name, 1e3 * phase.took.as_secs_f64());
     }
     let calls = debugged.calls;
+    let plural = if calls.count == 1 { "" } else { "s" };
     outln!(
-        "  of it {} model calls{:<26} {:>9.1} ms, {:.1} ms of them in the gateway",
-        calls.count,
-        "",
+        "  {:<40} {:>9.1} ms (gateway: {:.1} ms)",
+        format!("{} model call{plural}, as part of the task", calls.count),
         1e3 * calls.seconds,
         1e3 * calls.gateway_seconds
     );

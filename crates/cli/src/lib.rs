@@ -92,7 +92,8 @@ enum Command {
 
 #[derive(Debug, Arguments)]
 struct CompletionArgs {
-    /// Shell of the script, such as `bash`: `source <(rollway completions bash)`
+    /// Shell of the script. bash and zsh: `source <(rollway completions bash)`; fish: `rollway
+    /// completions fish | source`
     shell: Shell,
 }
 

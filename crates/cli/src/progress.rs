@@ -46,6 +46,8 @@ pub struct JobTitle {
     pub has_history: bool,
     /// Folder of the TensorBoard files, if they are written.
     pub curves: Option<PathBuf>,
+    /// Evaluation tasks are configured, which mode `bench` needs.
+    pub has_evals: bool,
     /// Command that runs the job, with the overrides of the user.
     pub command: Option<String>,
 }
@@ -60,6 +62,7 @@ impl JobTitle {
             job_dir: config.job_dir(),
             has_history: config.dashboard.history,
             curves: rollway::monitors::folder(config),
+            has_evals: !config.buffer.explorer_input.eval_tasksets.is_empty(),
             command,
         }
     }

@@ -31,6 +31,7 @@ fn model(name: &str, total: u64) -> ProgressModel {
         job_dir: PathBuf::from("/jobs/first"),
         has_history: true,
         curves: Some(PathBuf::from("/jobs/first/monitor/tensorboard")),
+        has_evals: true,
         command: Some("rollway run first.yaml".to_owned()),
     });
     model.on_event(&began(total), Duration::from_secs(1));
@@ -362,6 +363,39 @@ fn view_shows_at_once_what_the_job_waits_for() {
     assert_eq!((&line["event"], &line["reason"]), (&"wait_begun".into(), &"weights".into()));
     model.on_event(&JobEvent::WaitEnded(wait), Duration::from_secs(40));
     assert!(!screen(&model).contains("waiting  the job"));
+    for (reason, sentence) in [
+        (WaitReason::Start { message: None }, "   waiting  the job waits for its first runners\n"),
+        (
+            WaitReason::Runner {
+                batch: 3.into(),
+                pending: 2,
+                message: Some("no worker is connected".to_owned()),
+            },
+            "   waiting  2 runs of batch 3 wait for a runner, none is ready: no worker is connected\n",
+        ),
+        (
+            WaitReason::Reader { batch: 3.into(), unread: 64 },
+            "   waiting  batch 3 waits for a reader: the buffer is full (64 unread)\n",
+        ),
+    ] {
+        let wait = JobWait { id: 3, reason, since: UNIX_EPOCH, limit: None };
+        model.wait = Some((wait.clone(), Duration::from_secs(40)));
+        let shown = screen(&model);
+        assert!(shown.contains(sentence), "{shown}");
+        assert!(shown.contains(&format!("; {}", wait.reason.remedy())), "{shown}");
+    }
+}
+
+#[test]
+fn mode_bench_is_recommended_only_with_evaluation_tasks() {
+    let mut model = model("first", 4);
+    let text = |model: &ProgressModel| -> String {
+        let lines = block(model, &model.summary, ProgressEnd::Done, 80);
+        lines.iter().map(|line| line.encode(false) + "\n").collect()
+    };
+    assert!(text(&model).contains("bench    rollway run first.yaml mode=bench"));
+    model.title.has_evals = false;
+    assert!(!text(&model).contains("bench"), "{}", text(&model));
 }
 
 #[test]

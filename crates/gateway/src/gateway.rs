@@ -79,7 +79,7 @@ impl Gateway {
             Some(host) => format!("http://{host}:{}", listening.address.port()),
             None => format!("http://{}", listening.address),
         };
-        tracing::info!(url, "gateway listening");
+        tracing::debug!(url, "gateway listening");
         Ok(Self { handle: GatewayHandle { app }, listening, url })
     }
 

@@ -28,7 +28,8 @@ fn raise_limit() -> Option<u64> {
 pub(crate) fn max_connections(configured: usize) -> Result<usize, String> {
     let limit = raise_limit();
     let allowed = allowed_connections(configured, limit)?;
-    if allowed < configured {
+    // More than half of them is no reason to change a machine.
+    if allowed < configured / 2 {
         tracing::info!(
             open_files = limit,
             connections = allowed,

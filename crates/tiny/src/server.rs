@@ -66,7 +66,7 @@ impl TinyServer {
             // It never fails: connection errors show at the client.
             let _ = serving.await;
         });
-        tracing::info!(%address, "embedded model listening");
+        tracing::debug!(%address, "embedded model listening");
         let (listening, generating) = (Some(listening), Some(generating));
         Ok(Self { address, shared, shutdown, listening, generating })
     }

@@ -229,8 +229,8 @@ fn next_commands(title: &JobTitle, end: ProgressEnd) -> Vec<StyledLine> {
         lines.push(label("curves").text(format!("tensorboard --logdir {}", path(curves))));
     }
     let has_checkpoints = matches!(title.mode, Mode::Both | Mode::Train);
-    let is_done = has_checkpoints && end == ProgressEnd::Done;
-    if let Some(command) = title.command.as_deref().filter(|_| is_done) {
+    let can_bench = has_checkpoints && title.has_evals && end == ProgressEnd::Done;
+    if let Some(command) = title.command.as_deref().filter(|_| can_bench) {
         lines.push(label("bench").text(format!("{command} mode=bench")));
     }
     lines

@@ -12,6 +12,11 @@ fn one_task_is_run_and_shown() {
     for text in ["user", "log-prob", "reward", "timing", "text\n", "  \"<begin>\"\n", "  \"=\"\n"] {
         assert!(ran.stdout.contains(text), "no {text:?} in\n{}", ran.stdout);
     }
+    let calls = ran.stdout.lines().find(|line| line.contains(" model call")).unwrap();
+    assert!(calls.starts_with("  1 model call, as part of the task  "), "{calls}");
+    let column = |line: &str| line.find(" ms");
+    let validated = ran.stdout.lines().find(|line| line.contains("validate the job")).unwrap();
+    assert_eq!(column(calls), column(validated), "{}", ran.stdout);
     // The sum of a metric that does not exist.
     assert!(!ran.stdout.contains("-0.0 ms"), "{}", ran.stdout);
     let folder = workspace.job().join("debug");

@@ -25,7 +25,8 @@ fn failed_trainer_ends_the_job_with_its_last_output() {
     let script = "env | grep ^ROLLWAY_ | sort; echo out of memory >&2; exit 3";
     let ran = workspace.run("run", &borrowed(&keys(script)));
     assert_eq!(ran.code, Some(1), "{}", ran.stderr);
-    let (_, error) = ran.stderr.rsplit_once("\nerror: ").unwrap();
+    let (log, error) = ran.stderr.rsplit_once("\nerror: ").unwrap();
+    assert!(log.contains("INFO  trainer: out of memory"), "{log}");
     assert!(error.contains("`sh` ended with an error: exit status: 3"), "{error}");
     assert!(error.contains("| out of memory"), "{error}");
     for variable in [

@@ -73,7 +73,7 @@ pub async fn debug(config: &Config) -> Result<DebugReport, JobError> {
     if !errors.is_empty() {
         return Err(JobError::NotStarted(errors));
     }
-    clock.end_phase("check the configuration");
+    clock.end_phase("validate the job");
     let runtime = WorkflowRuntime::from_config(&config).map_err(PreflightError::from)?;
     let selected = first(&config, runtime.needs_prompts()).await?;
     clock.end_phase("read the task");

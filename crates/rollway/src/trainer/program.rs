@@ -189,7 +189,7 @@ fn relay(
     let last = Arc::clone(last);
     tokio::spawn(async move {
         let log = |line: &str| {
-            tracing::info!(target: "rollway::trainer", stream, "{line}");
+            tracing::info!(target: "rollway::trainer", stream, "trainer: {line}");
             let mut last = last.lock();
             if last.len() == LAST_LINES {
                 last.pop_front();
