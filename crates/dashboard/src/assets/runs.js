@@ -201,7 +201,8 @@ function later(act) {
 
 function columns(store) {
   return [
-    { label: "Batch · task · run", width: 148, sort: "order", make: (cell) => cell.append(h("a")),
+    { label: "Batch · task · run", width: "clamp(148px, 14vw, 210px)", sort: "order",
+      make: (cell) => cell.append(h("a")),
       fill: (cell, run) => {
         runLink(cell.firstChild, run);
         set(cell.firstChild, "title",

@@ -17,7 +17,7 @@ export const page = {
 };
 
 /** Height of the table: all rows, up to a part of the window. */
-const height = (rows) => `min(52vh, ${(Math.max(1, rows) + 1) * 34 + 2}px)`;
+const height = (rows) => `min(52vh, ${(Math.max(1, rows) + 1) * 34 + 3}px)`;
 
 const sum = (servers, field) => servers.reduce((total, one) => total + (one[field] ?? 0), 0);
 

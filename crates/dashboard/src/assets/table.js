@@ -11,7 +11,7 @@ const MARGIN_ROWS = 6;
 export const MAX_ROWS = 800_000;
 
 /**
- * Creates a table. `columns`: [{label, width, hide (1: not on
+ * Creates a table. `columns`: [{label, width (pixels, or a length of CSS), hide (1: not on
  * phones, 2: not on tablets, 3: not on laptops),
  * number, sort, make(cell), fill(cell, item, index)}]; callbacks: `open(item)` for a click,
  * `range(from, to)` for the visible rows, `sorted(field)` for a click on a head.
@@ -35,7 +35,8 @@ export function table({ label, columns, open, range, sorted, mark, empty }) {
       ? h("button", { type: "button", onclick: () => sorted?.(column.sort) }, column.label)
       : column.label || h("span", { class: "unseen" }, "Actions");
     const cell = h("th", { scope: "col", class: classes(column) }, inside);
-    if (column.width) cell.style.width = `${column.width}px`;
+    const { width } = column;
+    if (width) cell.style.width = typeof width === "number" ? `${width}px` : width;
     return cell;
   }
 

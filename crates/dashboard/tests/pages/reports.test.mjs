@@ -21,6 +21,9 @@ test("servers show state, load and errors, unusable ones first", async () => {
   const rows = page.locator("tbody tr:not(.gap)");
   assert.match(await rows.first().textContent(), /node-3:8000unhealthy.*26unreachable/);
   await page.getByText(/^3 of 4 usable · \d+ in flight · 0 queued · 1\dk tokens\/s$/).waitFor();
+  const hidden = await page.locator(".scroller").first()
+    .evaluate((table) => table.scrollHeight - table.clientHeight);
+  assert.equal(hidden, 0, "a table that fits has no scrollbar");
   await page.getByRole("link", { name: "Servers 1" }).waitFor();
   const detail = page.getByRole("region", { name: "Selected server" });
   assert.match(await detail.textContent(), /node-3:8000 unhealthy/);
