@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rollway.workflow import resolve
 
@@ -97,6 +97,12 @@ class Task:
     index: dict[str, Any] = field(default_factory=dict)
     batch_id: int | str = ""
     task_id: int | str = ""
+
+    if not TYPE_CHECKING:  # type checkers refuse items of a task by themselves
+        __iter__ = None
+
+        def __getitem__(self, key: Any) -> Any:
+            raise TypeError(f"a Task has no items; its row has: task.raw_task[{key!r}]")
 
     def __post_init__(self) -> None:
         self.rollout_args = _arguments(self.rollout_args)

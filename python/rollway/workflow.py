@@ -14,6 +14,12 @@ if TYPE_CHECKING:
     from rollway.task import Task
 
 
+def undefined(method: Any) -> Any:
+    """Marks a method of a base class that a workflow has to define."""
+    method.is_undefined = True
+    return method
+
+
 class Workflow:
     """Base class of workflows:
 
@@ -63,10 +69,12 @@ class Workflow:
         self.repeat_times = repeat_times
         self.run_id_base = run_id_base
 
+    @undefined
     def run(self) -> list[Experience]:
         """Performs one run of a blocking workflow."""
         raise NotImplementedError(f"{type(self).__name__} has no run()")
 
+    @undefined
     async def run_async(self) -> list[Experience]:
         """Performs one run of an async workflow."""
         raise NotImplementedError(f"{type(self).__name__} has no run_async()")
@@ -83,8 +91,12 @@ class Executable:
             self.can_repeat = bool(getattr(source, "can_repeat", False))
             self.is_async = bool(getattr(source, "is_async", False))
             method = "run_async" if self.is_async else "run"
-            if not callable(getattr(source, method, None)):
-                raise InvalidWorkflow(f"{source.__qualname__} has no {method}()")
+            found = getattr(source, method, None)
+            if not callable(found) or getattr(found, "is_undefined", False):
+                raise InvalidWorkflow(
+                    f"{source.__qualname__} has no {method}(): define `async def run_async(self)`, "
+                    "or `def run(self)` without `await`"
+                )
         elif callable(source):
             self.is_class = self.can_reset = self.can_repeat = False
             self.is_async = _is_coroutine(source)

@@ -72,6 +72,17 @@ def rows(*lines: str) -> dict[str, str]:
     return {"train.jsonl": "".join(f"{line}\n" for line in lines)}
 
 
+#: A trainer that waits for a whole batch.
+PATIENT = """import os
+import rollway as rw
+
+reader = rw.ExperienceReader(os.environ["ROLLWAY_BUFFER"], batch_size=1000, name="trainer")
+for version, batch in enumerate(reader, start=1):
+    rw.publish_weights(os.environ["ROLLWAY_JOB_DIR"], {}, version=version)
+"""
+
+EMPTY_CLASS = "import rollway as rw\n\n\nclass Add(rw.Workflow):\n    pass\n"
+
 ROW = '{"question": "1+1=", "answer": "2"}'
 ASK = 'reply = await model.chat([{"role": "user", "content": task.raw_task["question"]}])\n'
 SCORE = ASK + "return await rw.compute_reward(task, reply.text)"
@@ -83,8 +94,23 @@ CONFIGURATION = (
         keys=("buffer.batchsize=8",),
     ),
     Mistake(
+        "write a key into the wrong section",
+        ("explorer.repeat_times: unknown key", "it belongs elsewhere: `algorithm.repeat_times`"),
+        keys=("explorer.repeat_times=4",),
+    ),
+    Mistake(
+        "write a key like a flag",
+        ("unknown flag `--buffer.total_steps`", "`rollway run job.yaml buffer.total_steps=VALUE`"),
+        keys=("--buffer.total_steps=5",),
+    ),
+    Mistake(
+        "indent with a tab",
+        ("job.yaml:10:2: a tab in the indentation", "indent with spaces"),
+        edits={"  batch_size": "\tbatch_size"},
+    ),
+    Mistake(
         "forget a bracket in the file",
-        ("job.yaml:29:1: this is not YAML", "check indentation, quotes and brackets"),
+        ("job.yaml:29:1: this is not YAML", "brackets of this line and those before"),
         edits={"algorithm:": "algorithm: {"},
     ),
     Mistake(
@@ -137,8 +163,22 @@ TASKS = (
         keys=(f"{TASKSET}.path=trian.jsonl",),
     ),
     Mistake(
+        "name a dataset of a hub",
+        ("openai/gsm8k: there is no such file", "datasets are not downloaded", "hf download"),
+        keys=(f"{TASKSET}.path=openai/gsm8k",),
+    ),
+    Mistake(
+        "misspell the field of the answer",
+        ("`format.response_key` is `anwser`, but no row has that field", "did you mean `answer`?"),
+        keys=(f"{TASKSET}.format={{prompt_key: question, response_key: anwser}}",),
+    ),
+    Mistake(
         "start the job from another folder",
-        ("train.jsonl: there is no such file or folder", "relative to", "the current folder"),
+        (
+            "train.jsonl: there is no such file or folder",
+            "it is beside the configuration",
+            "run the command in job",
+        ),
         cwd="..",
     ),
     Mistake(
@@ -176,6 +216,11 @@ CODE = (
         keys=(f"{WORKFLOW}=flow:add",),
     ),
     Mistake(
+        "name the file instead of the module",
+        ("there is no module `flows.py` for the workflow `flows.py:add`", "did you mean `flows`?"),
+        keys=(f"{WORKFLOW}=flows.py:add",),
+    ),
+    Mistake(
         "make a syntax error",
         ("could not be imported: SyntaxError: expected ':' (flows.py, line 1)",),
         files={"flows.py": "async def add(task, model)\n    return 1.0\n"},
@@ -206,6 +251,35 @@ CODE = (
         ("run failed: KeyError: 'anwser'", 'flows.py", line 7, in add', "8 as workflow"),
         FAILED,
         files=flows(ASK + 'return float(reply.text == task.raw_task["anwser"])'),
+    ),
+    Mistake(
+        "use the task as if it were its row",
+        ("run failed: TypeError: a Task has no items; its row has: task.raw_task['question']",),
+        FAILED,
+        files=flows(ASK.replace("task.raw_task[", "task[") + "return 1.0"),
+    ),
+    Mistake(
+        "give a text to `chat`",
+        ("run failed: TypeError: chat() takes a list of messages, such as [{'role'", "not a str"),
+        FAILED,
+        files=flows('reply = await model.chat(task.raw_task["question"])\nreturn 1.0'),
+    ),
+    Mistake(
+        "misspell a sampling option",
+        ("temprature is not passed on to servers: did you mean `temperature`?",),
+        FAILED,
+        keys=(f"{TASKSET}.rollout_args={{temprature: 1.0}}",),
+    ),
+    Mistake(
+        "write a workflow class without `run_async`",
+        ("workflow `flows:Add`: Add has no run(): define `async def run_async(self)`",),
+        files={"flows.py": f"{EMPTY_CLASS}\n\n{RIGHT}"},
+        keys=(f"{WORKFLOW}=flows:Add",),
+    ),
+    Mistake(
+        "await in a function that is not async",
+        ("could not be imported: SyntaxError: 'await' outside async function (flows.py, line 6)",),
+        files={"flows.py": flows(SCORE)["flows.py"].replace("async def", "def")},
     ),
     Mistake(
         "return nothing",
@@ -245,7 +319,7 @@ CODE = (
     ),
     Mistake(
         "end the process in the workflow",
-        ("run failed: worker ended: exit status: 3", "runner_lost failure of task"),
+        ("run failed: worker ended: exit status: 3", "the process of the run ended: it called"),
         FAILED,
         files=flows("os._exit(3)"),
         keys=("explorer.failures.runner_lost.retries=0",),
@@ -279,13 +353,29 @@ CODE = (
 SERVER = (
     Mistake(
         "forget to start the server",
-        ("at http://127.0.0.1:1: no connection", "start it, or correct `explorer.rollout_model`"),
+        (
+            "at http://127.0.0.1:1: no connection",
+            "start it, or correct `explorer.rollout_model.base_url`",
+        ),
         config="server.yaml",
         keys=(f"{MODEL}.base_url=http://127.0.0.1:1/v1",),
     ),
+    Mistake(
+        "give an address without `http://`",
+        ("`localhost:8000` is not an address", "write http://localhost:8000 or https://"),
+        config="server.yaml",
+        keys=(f"{MODEL}.base_url=localhost:8000",),
+    ),
+    Mistake(
+        "give the address of something else",
+        ("/v1/models is answered with 404", "see that an inference server listens there"),
+        config="server.yaml",
+        keys=(f"{MODEL}.base_url=http://127.0.0.1:{{port}}/v1",),
+        prepare="web_server",
+    ),
     served(
         "give a model name that the server does not have",
-        ("it has no model `Qwen/Qwen3-8B`", "available: mock"),
+        ("it has no model `Qwen/Qwen3-8B`", "available: mock", "rollout_model.model_path`"),
         keys=(f"{MODEL}.model_path=Qwen/Qwen3-8B",),
     ),
     served(
@@ -295,13 +385,13 @@ SERVER = (
     ),
     served(
         "give the wrong key",
-        ("it rejects the key with status 401 Unauthorized", "`api_key_env`"),
+        ("it rejects the key with status 401 Unauthorized", "has the server's key in", "api_key_env`"),
         keys=(f"{MODEL}.api_key_env=MY_KEY",),
         env={"ROLLWAY_MOCK_SERVER_API_KEY": "right", "MY_KEY": "wrong"},
     ),
     served(
         "let the server die",
-        ("server unhealthy, not routed", "connection refused"),
+        ("server unhealthy, not routed", "waits for a server of model policy", "hint: start the"),
         INTERRUPTED,
         server=("--first-token-seconds", "60"),
         prepare="dying_server",
@@ -316,7 +406,7 @@ TRAINER = (
     ),
     served(
         "misspell its script",
-        ("trainer.command: there is no script `trian.py`", "relative to"),
+        ("there is no script `trian.py`", "did you mean `train.py`?", "relative to"),
         keys=("trainer.command=[python3, trian.py]",),
     ),
     served(
@@ -330,6 +420,13 @@ TRAINER = (
         ("ended without an error, but has published no weights", "| bye", "`rw.publish_weights`"),
         FAILED,
         files={"train.py": "print('bye')\n"},
+    ),
+    served(
+        "wait for more experiences than a step has",
+        ("waits after step 1 for weights of version 1", "hint: check that the trainer runs, has"),
+        INTERRUPTED,
+        keys=("buffer.train_batch_size=1000",),
+        files={"train.py": PATIENT},
     ),
     served(
         "configure no trainer",

@@ -61,6 +61,16 @@ def test_version_and_usage_errors():
     assert json.loads(run("schema").stdout)["type"] == "object"
 
 
+def test_debug_warns_of_a_run_without_a_reward(tmp_path):
+    (tmp_path / "job.yaml").write_text(JOB)
+    (tmp_path / "tasks.jsonl").write_text('{"question": "1+1=", "answer": "2"}\n')
+    for returned, is_warned in (("return 1.0", False), ("return None", True)):
+        (tmp_path / "flows.py").write_text(WORKFLOW.replace("return 1.0", returned))
+        done = run("debug", "job.yaml", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert ("warning: the run has no reward" in done.stderr) == is_warned, done.stderr
+
+
 def test_job_runs_in_the_interpreter_of_the_command(tmp_path):
     (tmp_path / "job.yaml").write_text(JOB)
     (tmp_path / "flows.py").write_text(WORKFLOW)

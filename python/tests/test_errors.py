@@ -78,7 +78,7 @@ def test_calls_without_an_engine_are_refused_with_a_reason(config):
 
 def test_a_pending_result_without_waiter_is_reported(config):
     scheduler = rw.Scheduler(config, [rw.models.Echo()])
-    with pytest.warns(RuntimeWarning, match="start\\(\\) was never waited for"):
+    with pytest.warns(RuntimeWarning, match="start\\(\\) was never awaited"):
         scheduler.start()
 
 

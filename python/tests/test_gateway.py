@@ -389,7 +389,7 @@ async def test_an_answer_that_cannot_be_recorded_fails_the_run(config):
 async def test_a_wrong_call_is_an_error_of_the_workflow(config):
     async def workflow(task, model):
         with pytest.raises(rw.ModelError) as caught:
-            await model.chat("no messages", n=0)
+            await model.chat(["no message"], n=0)
         assert caught.value.status == 400
         await model.chat(QUESTION, n="many")
 

@@ -3,6 +3,7 @@
 `UPDATE_EXPECT=1` rewrites the table of `docs/mistakes.md`.
 """
 
+import http.server
 import os
 import pathlib
 import queue
@@ -147,6 +148,23 @@ def bare_python(world):
 def used_port(world):
     world.listener = socket.create_server(("127.0.0.1", 0))
     world.values["port"] = world.listener.getsockname()[1]
+
+
+def web_server(world):
+    """Starts a server without any page, which is no inference server."""
+
+    class Nothing(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_error(404)
+
+        def log_message(self, *_):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Nothing)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    world.values["port"] = server.server_address[1]
+    world.commands.append(server)
+    server.kill = server.shutdown
 
 
 def second_process(world):

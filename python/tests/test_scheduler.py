@@ -1,6 +1,7 @@
 """The scheduler with real worker processes."""
 
 import asyncio
+import logging
 import os
 import signal
 import subprocess
@@ -181,6 +182,13 @@ def test_bad_requests_leave_nothing_behind(config):
         assert scheduler.get_statuses(1, timeout=0.1).result() == []
 
 
+@pytest.mark.parametrize("given", ["http://host:8000/v1", ["http://host:8000/v1"], [None]])
+def test_addresses_are_no_models(config, given):
+    for make in (rw.Scheduler, rw.RolloutCoordinator, rw.Explorer):
+        with pytest.raises(TypeError, match="is no model: pass an object such as rw.models.OpenAI"):
+            make(config, given)
+
+
 def test_environment_and_output(config, caplog):
     config.explorer.env_vars["FLAVOUR"] = "vanilla"
 
@@ -198,6 +206,26 @@ def test_environment_and_output(config, caplog):
         while "flavour is vanilla" not in caplog.text or "oh no" not in caplog.text:
             assert time.monotonic() < deadline, caplog.text
             time.sleep(0.02)
+
+
+def test_requests_of_http_clients_are_not_in_the_log(config, caplog):
+    async def calls(task, model):
+        for name in ("httpx", "httpx2", "openai", "urllib3"):
+            logging.getLogger(name).info("HTTP Request: POST by %s", name)
+            logging.getLogger(name).warning("retry by %s", name)
+        logging.getLogger("flows").info("all calls are made")
+        return model.history
+
+    with rw.Scheduler(config, [rw.models.Echo()]) as scheduler:
+        scheduler.schedule(tasks(calls, 1, is_eval=True), 1)
+        (status,) = scheduler.get_statuses(1).result()
+        assert status.ok, status.message
+        deadline = time.monotonic() + 10
+        while "all calls are made" not in caplog.text:
+            assert time.monotonic() < deadline, caplog.text
+            time.sleep(0.02)
+    assert "retry by httpx2" in caplog.text
+    assert "HTTP Request" not in caplog.text
 
 
 async def test_it_can_be_stopped_and_started_again(config, caplog):

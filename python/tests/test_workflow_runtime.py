@@ -206,6 +206,10 @@ WRONG = {
         {"default_workflow_type": "typo:solve"},
         ["`typo:solve` could not be imported", "SyntaxError", "typo.py"],
     ),
+    "a class without a method": (
+        {"default_workflow_type": "own_flows:Empty"},
+        ["Empty has no run(): define `async def run_async(self)`"],
+    ),
     "no workflow at all": (
         {"default_workflow_type": "own_flows:OWN"},
         ["a workflow is a class, a function"],
@@ -233,7 +237,8 @@ def test_invalid_workflows_are_reported_before_the_start(tmp_path, name):
     (tmp_path / "typo.py").write_text("def solve(:\n")
     given = dict(given)
     path = job(tmp_path, **given)
-    (tmp_path / "own_flows.py").write_text(OWN + "\nOWN = 3\n")
+    empty = "class Empty(rw.Workflow):\n    pass\n"
+    (tmp_path / "own_flows.py").write_text(f"{OWN}\nOWN = 3\n\n\n{empty}")
     ended = run(path)
     assert ended.returncode == 1 and ended.stdout == ""
     for word in words:

@@ -29,6 +29,18 @@ _MAX_SETUP_BYTES = 120 * 1024
 RAY_LAUNCHER = start_arguments("rollway.ray.launcher")
 
 
+def model_list(models: Sequence[Model] | Model) -> list[Model]:
+    """Returns models as a list; refuses other objects, such as addresses."""
+    listed = [models] if isinstance(models, (Model, str)) else list(models)
+    for model in listed:
+        if not callable(getattr(model, "bind", None)):
+            raise TypeError(
+                f"{model!r} is no model: pass an object such as "
+                "rw.models.OpenAI('http://host:8000/v1', model='NAME', engine='vllm')"
+            )
+    return listed
+
+
 class LaunchSetup:
     """Number of runners, models and start command of the worker processes."""
 
@@ -38,14 +50,14 @@ class LaunchSetup:
         rollout_model: Sequence[Model] | Model,
         auxiliary_models: Sequence[Sequence[Model]] | None,
     ) -> None:
-        models = [rollout_model] if isinstance(rollout_model, Model) else list(rollout_model)
+        models = model_list(rollout_model)
         if not models:
             raise ValueError("no rollout model given: pass at least one")
         self.config = config
         self.rollout_model = models
         self.config_json = with_ray_address(config).to_json()
         self.runners = len(models) * int(config.explorer.runner_per_model)
-        auxiliary = [list(engines) for engines in auxiliary_models or []]
+        auxiliary = [model_list(engines) for engines in auxiliary_models or []]
         self.auxiliary_models = auxiliary
         self.model_gateway = ModelGateway(config, models, auxiliary)
         self.spawn = spawn(config, self.model_gateway.models, self.model_gateway.auxiliary)

@@ -108,7 +108,10 @@ class PendingResult(Coroutine[Any, Any, T], Generic[T]):
 
     def __del__(self) -> None:
         if not getattr(self, "_used", True):
-            message = f"{self._name}() was never waited for: await it or call its result()"
+            message = (
+                f"{self._name}() was never awaited: use `await`, or `.result()` in code that is "
+                "not async"
+            )
             warnings.warn(message, RuntimeWarning, stacklevel=2)
 
 

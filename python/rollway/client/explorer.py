@@ -66,10 +66,9 @@ class Explorer(RunnerStatesMixin):
         on_event: OnEvent | None = None,
     ) -> None:
         self.config = config
-        models = [rollout_model] if isinstance(rollout_model, Model) else rollout_model
         # Servers in this process stop with the last reference to their model.
-        self._models = None if models is None else list(models)
-        self._auxiliary = [list(engines) for engines in auxiliary_models or []]
+        self._models = None if rollout_model is None else _launch.model_list(rollout_model)
+        self._auxiliary = [_launch.model_list(engines) for engines in auxiliary_models or []]
         if self._models is not None and not self._models:
             raise ValueError("there is no rollout model: leave it out to use the configuration's")
         self._on_event = on_event

@@ -95,6 +95,16 @@ class Model:
         return RunModel(self, is_async)
 
 
+def message_list(messages: Messages) -> list[dict[str, Any]]:
+    """Returns the messages of a chat; refuses a text, whose letters would be taken for them."""
+    if isinstance(messages, (str, bytes, dict)):
+        raise TypeError(
+            "chat() takes a list of messages, such as [{'role': 'user', 'content': 'Hello'}], "
+            f"not a {type(messages).__name__}; `generate()` completes a text"
+        )
+    return list(messages)
+
+
 class RunModel:
     """Handle of one run on a model: calls, clients, and the history of this run.
 
@@ -142,13 +152,14 @@ class RunModel:
         if self.is_async:
             return self.chat_async(messages, n=n, **arguments)
         with waiting(self.name):
-            replies = self.model.chat_once(messages, {"n": n, **arguments})
+            replies = self.model.chat_once(message_list(messages), {"n": n, **arguments})
         return self._record(replies, n)
 
     async def chat_async(self, messages: Messages, n: int = 1, **arguments: Any) -> Any:
         """As `chat`, awaitable in any workflow."""
         with waiting(self.name):
-            replies = await self.model.chat_once_async(messages, {"n": n, **arguments})
+            listed = message_list(messages)
+            replies = await self.model.chat_once_async(listed, {"n": n, **arguments})
         return self._record(replies, n)
 
     def generate(self, prompt: Any, n: int = 1, **arguments: Any) -> Any:

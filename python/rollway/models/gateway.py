@@ -12,7 +12,7 @@ from rollway.client._pending import PendingResult
 from rollway.errors import Error, InvalidOutput, ModelError, ModelUnavailable, Unsupported
 from rollway.experience import Experience
 from rollway.models import turns
-from rollway.models.base import Messages, Model, Reply, RunModel
+from rollway.models.base import Messages, Model, Reply, RunModel, message_list
 
 _CHAT = "/v1/chat/completions"
 _COMPLETION = "/v1/completions"
@@ -97,7 +97,7 @@ class GatewayRunModel(RunModel):
         return await self._generate(prompt, n, arguments)
 
     def _chat(self, messages: Messages, n: int, arguments: dict[str, Any]) -> PendingResult[Any]:
-        sent = list(messages)
+        sent = message_list(messages)
         body = self._body({"messages": sent}, n, arguments)
         wanted = body.get("logprobs")
         if wanted is not None and not isinstance(wanted, bool):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, cast
 
 from rollway._rollway import server_kinds
 from rollway.errors import Error
@@ -35,6 +35,7 @@ class OpenAI(Model):
         api_key: str | None = None,
         engine: Engine = "openai",
     ) -> None:
+        engine = cast(Engine, engine.lower())
         if engine not in ENGINES:
             raise ValueError(f"engine is one of {', '.join(ENGINES)}, not {engine!r}")
         if not base_url.startswith(("http://", "https://")):
