@@ -6,14 +6,21 @@ The mock server prescribes the tool calls, so that no GPU is needed:
     python examples/coding_agent.py codex
 """
 
+from __future__ import annotations
+
 import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import rollway as rw
 
 COMMAND = "printf 'print(42)\\n' > answer.py"
 
+#: Texts and tool calls, as the mock server returns them.
+Turns = Sequence["str | tuple[str, Mapping[str, Any]]"]
+
 #: Harness, and the turns of the mock server with the tools of the agent.
-AGENTS = {
+AGENTS: dict[str, tuple[rw.harness.Harness, Turns]] = {
     "codex": (rw.harness.codex(), [("exec_command", {"cmd": COMMAND}), "Done."]),
     "opencode": (
         rw.harness.opencode(),
@@ -30,7 +37,7 @@ AGENTS = {
 
 
 @rw.workflow
-async def fix(task, model):
+async def fix(task: rw.Task, model: rw.Model) -> dict[str, float]:
     harness, _ = AGENTS[task.raw_task["agent"]]
     return await harness.episode(
         model,

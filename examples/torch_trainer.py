@@ -8,11 +8,15 @@ The model is the embedded one, implemented in torch, so that this file is a comp
 trainer for GPUs, another model takes the place of `scores`.
 """
 
+from __future__ import annotations
+
 import json
 import os
 import pathlib
 import sys
 import tempfile
+from collections.abc import Iterator
+from typing import Any
 
 import rollway as rw
 
@@ -32,15 +36,21 @@ LEARNING_RATE = 1e-3
 
 # ---- the model -----------------------------------------------------------------------------------
 
+#: Tensors by their names, and what their file says metadata the model.
+Weights = dict[str, Any]
+Metadata = dict[str, str]
+
 BLOCK = ("attention.norm", "attention.qkv", "attention.out", "feed.norm", "feed.up", "feed.down")
 
 
-def norm(x, gain):
+def norm(x: torch.Tensor, gain: torch.Tensor) -> torch.Tensor:
     """Root-mean-square normalization."""
     return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-5) * gain
 
 
-def attention(x, qkv, out, heads):
+def attention(
+    x: torch.Tensor, qkv: torch.Tensor, out: torch.Tensor, heads: int
+) -> torch.Tensor:
     """Causal multi-head attention."""
     rows, length, width = x.shape
     queries, keys, values = (
@@ -51,7 +61,7 @@ def attention(x, qkv, out, heads):
     return seen.transpose(1, 2).reshape(rows, length, width) @ out
 
 
-def scores(weights, shape, tokens):
+def scores(weights: Weights, shape: dict[str, int], tokens: torch.Tensor) -> torch.Tensor:
     """Returns the logits of every next token: (rows, length) in, (rows, length, vocabulary) out."""
     x = weights["tokens"][tokens] + weights["positions"][: tokens.shape[1]]
     for layer in range(shape["layers"]):
@@ -63,7 +73,7 @@ def scores(weights, shape, tokens):
     return norm(x, weights["norm"]) @ weights["tokens"].T
 
 
-def logprobs(weights, shape, tokens):
+def logprobs(weights: Weights, shape: dict[str, int], tokens: torch.Tensor) -> torch.Tensor:
     """Returns the log-probability of each token but the first: (rows, length - 1)."""
     log_softmax = torch.log_softmax(scores(weights, shape, tokens[:, :-1]), -1)
     return log_softmax.gather(-1, tokens[:, 1:].unsqueeze(-1)).squeeze(-1)
@@ -72,7 +82,7 @@ def logprobs(weights, shape, tokens):
 # ---- learning ------------------------------------------------------------------------------------
 
 
-def loss_of(now, batch):
+def loss_of(now: torch.Tensor, batch: dict[str, Any]) -> tuple[torch.Tensor, float]:
     """Returns the clipped policy-gradient loss of GRPO.
 
     Also returns the largest difference between the log-probabilities of these weights and the
@@ -88,7 +98,7 @@ def loss_of(now, batch):
     return -(gain * mask).sum() / mask.sum(), drift
 
 
-def load(path):
+def load(path: pathlib.Path) -> tuple[Weights, Metadata]:
     """Returns trainable weights, and the metadata of the file."""
     with safe_open(path, "np") as file:
         weights = {name: torch.from_numpy(file.get_tensor(name)) for name in file.keys()}
@@ -96,7 +106,7 @@ def load(path):
     return {name: weight.requires_grad_(True) for name, weight in weights.items()}, metadata
 
 
-def main():
+def main() -> None:
     """Reads batches, trains and publishes until the buffer is closed."""
     # A job passes its parameters in the environment of its trainer.
     job = pathlib.Path(os.environ["ROLLWAY_JOB_DIR"])
@@ -120,12 +130,12 @@ def main():
             gradient = torch.nn.utils.clip_grad_norm_(list(weights.values()), 1.0)
             optimizer.step()
             publish(synchronizer, weights, metadata, step)
-            reward = sum(experience.reward for experience in batch) / len(batch)
+            reward = sum(experience.reward or 0.0 for experience in batch) / len(batch)
             report = {"step": step, "reward": reward, "gradient": gradient.item(), "drift": drift}
             print(json.dumps(report), file=log, flush=True)
 
 
-def begin(job):
+def begin(job: pathlib.Path) -> tuple[Weights, Metadata, int]:
     """Returns the newest weights, the metadata of their file, and their version."""
     newest = job / "latest_state_dict_iteration.txt"
     if newest.exists():
@@ -136,7 +146,9 @@ def begin(job):
     return *load(path), 0
 
 
-def batches(reader, synchronizer):
+def batches(
+    reader: rw.ExperienceReader, synchronizer: rw.Synchronizer
+) -> Iterator[rw.ExperienceBatch]:
     """Yields experiences; reports to waiting explorers when there are none."""
     while True:
         last_wait = synchronizer.last_wait()
@@ -151,7 +163,7 @@ def batches(reader, synchronizer):
         yield batch
 
 
-def publish(synchronizer, weights, metadata, step):
+def publish(synchronizer: rw.Synchronizer, weights: Weights, metadata: Metadata, step: int) -> None:
     """Publishes the weights to the explorers."""
     arrays = {name: weight.detach().numpy() for name, weight in weights.items()}
     with tempfile.TemporaryDirectory() as folder:

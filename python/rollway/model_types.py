@@ -12,7 +12,7 @@ from rollway.models.base import Reply
 ChatMessages = Sequence[Mapping[str, Any]]
 
 
-class _RunHandle(Protocol):
+class RunHandle(Protocol):
     """Part of a model handle that async and blocking workflows share."""
 
     @property
@@ -29,11 +29,16 @@ class _RunHandle(Protocol):
     async def extract_experience_from_history_async(
         self, clear_history: bool = True
     ) -> list[Experience]: ...
+    def prompt_logprobs(self, tokens: Sequence[int], temperature: float | None = None) -> Any: ...
+    async def prompt_logprobs_async(
+        self, tokens: Sequence[int], temperature: float | None = None
+    ) -> list[float]: ...
+    async def usage_async(self) -> dict[str, Any]: ...
     def openai_client(self) -> Any: ...
     def async_openai_client(self) -> Any: ...
 
 
-class Model(_RunHandle, Protocol):
+class Model(RunHandle, Protocol):
     """The `model` argument of async workflows:
 
         async def solve(task: rw.Task, model: rw.Model) -> float:
@@ -66,7 +71,7 @@ class Model(_RunHandle, Protocol):
         ...
 
 
-class BlockingModel(_RunHandle, Protocol):
+class BlockingModel(RunHandle, Protocol):
     """The `model` argument of blocking workflows: as `Model`, with calls that return the reply."""
 
     @overload

@@ -5,10 +5,11 @@ import subprocess
 import sys
 
 import pytest
+from language_server import LanguageServer
 
 ROOT = pathlib.Path(__file__).parents[2]
 FILES = [
-    *(ROOT / "examples" / name for name in ("hello.py", "tools.py", "serve/agent.py")),
+    *(path for path in sorted((ROOT / "examples").rglob("*.py"))),
     *(ROOT / "crates/cli/templates/workflow" / name for name in ("flows.py", "train.py")),
 ]
 
@@ -25,6 +26,15 @@ async def solve(task: rw.Task, model: rw.Model) -> float:
 
 def blocking(task: rw.Task, model: rw.BlockingModel) -> str:
     return model.chat([{"role": "user", "content": "1+1="}]).text
+"""
+
+#: Stub of a package that is not installed here.
+TORCH = """
+from typing import Any
+
+Tensor = Any
+
+def __getattr__(name: str) -> Any: ...
 """
 
 #: A misspelled field, a forgotten `await`, a list taken for a reply.
@@ -51,6 +61,7 @@ def test_examples_templates_and_the_public_api_are_typed(program, tmp_path):
         ' "reportUnknownVariableType": false, "reportUnknownArgumentType": false}'
     )
     (tmp_path / "calls.py").write_text(CALLS)
+    (tmp_path / "torch.pyi").write_text(TORCH)
     copies = []
     for path in FILES:
         copy = tmp_path / path.name
@@ -65,3 +76,27 @@ def test_examples_templates_and_the_public_api_are_typed(program, tmp_path):
     done = check(program, mistaken, tmp_path)
     for path in mistaken:
         assert f"{path.name}:" in done.stdout, done.stdout
+
+
+@pytest.fixture(scope="module")
+def editor(tmp_path_factory):
+    server = LanguageServer(tmp_path_factory.mktemp("editor"))
+    yield server
+    server.close()
+
+
+@pytest.mark.parametrize(
+    ("typed", "after", "offered"),
+    [
+        (CALLS, "await model.", {"chat", "generate", "base_url", "openai_client"}),
+        (CALLS, "float(reply.", {"text", "tokens", "logprobs", "finish_reason", "experience"}),
+        (CALLS, "samples[0].", {"text", "experience"}),
+        (CALLS, "reward = task.", {"raw_task", "rollout_args", "truth", "messages"}),
+    ],
+    ids=["model", "reply", "sample", "task"],
+)
+def test_an_editor_completes(editor, tmp_path, typed, after, offered):
+    path = tmp_path / "calls.py"
+    path.write_text(typed.replace("    samples", "    reward = task.raw_task\n    samples"))
+    found = editor.completions(path, after)
+    assert offered <= found, sorted(found)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rollway.errors import Error
-from rollway.models.base import RunModel
+from rollway.model_types import RunHandle
 from rollway.sandbox import Sandbox
 
 #: Name of the provider in configuration files. Not `openai`: some agents treat that one specially.
@@ -37,7 +37,7 @@ class AgentCall:
         return self.base_url.removesuffix("/v1")
 
     @classmethod
-    def of(cls, model: RunModel, sandbox: Sandbox, prompt: str) -> AgentCall:
+    def of(cls, model: RunHandle, sandbox: Sandbox, prompt: str) -> AgentCall:
         """Describes a run; raises if agents cannot reach its model."""
         if not model.base_url or not model.api_key:
             raise Error(

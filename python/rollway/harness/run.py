@@ -13,7 +13,7 @@ from typing import Any, Literal
 from rollway import stages
 from rollway.errors import AgentFailed, ModelUnavailable, SandboxError, SetupFailed, StageTimeout
 from rollway.harness.agents import Agent, AgentCall, gateway_environment
-from rollway.models.base import RunModel
+from rollway.model_types import RunHandle
 from rollway.run_settings import REWARD_AFTER, StageSettings
 from rollway.sandbox import ExecResult, Sandbox
 from rollway.sandbox.base import Command
@@ -73,7 +73,7 @@ class Harness:
 
     async def run(
         self,
-        model: RunModel,
+        model: RunHandle,
         sandbox: Sandbox,
         prompt: str,
         *,
@@ -128,7 +128,7 @@ class Harness:
 
     async def episode(
         self,
-        model: RunModel,
+        model: RunHandle,
         sandbox: Sandbox,
         prompt: str,
         *,
