@@ -13,8 +13,8 @@ use serde_json::Value;
 use crate::{CliError, runtime};
 
 /// Warning after a run that nothing can be learned from.
-const NO_REWARD: &str = "warning: the run has no reward, so that nothing can be learned from it\nhint: \
-                         return a reward from the workflow (a number, or a dictionary with \
+const NO_REWARD: &str = "warning: the run has no reward, so that nothing can be learned from it\n\
+                         hint: return a reward from the workflow (a number, or a dictionary with \
                          `reward`), or add an operator that sets rewards";
 
 /// Runs the first task of a checked configuration once and prints the result.

@@ -371,7 +371,8 @@ fn view_shows_at_once_what_the_job_waits_for() {
                 pending: 2,
                 message: Some("no worker is connected".to_owned()),
             },
-            "   waiting  2 runs of batch 3 wait for a runner, none is ready: no worker is connected\n",
+            "   waiting  2 runs of batch 3 wait for a runner, none is ready: no worker is \
+             connected\n",
         ),
         (
             WaitReason::Reader { batch: 3.into(), unread: 64 },

@@ -159,8 +159,8 @@ async fn wait_for_a_server_is_logged_with_its_reason_and_remedy() {
     scheduler.schedule(tasks("hang", 3, 1), 1).await.unwrap();
     let waiting = scheduler.get_statuses(1, CollectOptions::default());
     assert!(timeout(9 * SECOND, waiting).await.is_err());
-    let line = "the job waits for a server of model policy: http://a:1 is unhealthy (refused)\nhint: \
-                start the server, or correct its address";
+    let line = "the job waits for a server of model policy: http://a:1 is unhealthy (refused)\n\
+                hint: start the server, or correct its address";
     assert_eq!(log.waits(), [(5, line.to_owned())]);
 }
 
