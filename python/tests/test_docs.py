@@ -1,26 +1,16 @@
-"""Links, index and runnable code blocks of the documentation.
-
-A code block is executed if the line before it is `<!-- runnable -->`, and written to a file if that
-line is `<!-- file: NAME -->`. Blocks of one page are executed in order: Python with the interpreter
-of the tests, shell with the command `rollway` of the tests. They begin in one folder, and `cd`
-applies to the following blocks.
-"""
+"""Links, index and runnable code blocks of the documentation (`marked_blocks.py`)."""
 
 import json
 import os
 import pathlib
 import re
-import shlex
 import subprocess
 import sys
 
 import pytest
+from marked_blocks import MARKED_BLOCK, follow, with_programs
 from programs import ROOT, program
 
-MARKED_BLOCK = re.compile(
-    r"^<!-- (?P<mark>runnable|file: (?P<file>\S+)) -->\n```(?P<language>\w+)\n(?P<code>.*?)^```$",
-    re.MULTILINE | re.DOTALL,
-)
 FENCED_BLOCK = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
@@ -82,38 +72,14 @@ def marked_pages():
 @pytest.mark.parametrize("page", marked_pages(), ids=lambda page: str(page.relative_to(ROOT)))
 def test_marked_blocks_run(page, tmp_path):
     programs = pathlib.Path(program("ROLLWAY_BIN")).parent
-    folders = [str(programs), str(pathlib.Path(sys.executable).parent), os.environ["PATH"]]
-    environment = {
-        **os.environ,
-        "PATH": os.pathsep.join(folders),
-        "PYTHONPATH": str(tmp_path),
-        "ROLLWAY_PYTHON": sys.executable,
-        "ROLLWAY_ROOT": str(ROOT),
-    }
-    folder, current = tmp_path, tmp_path / "current_folder"
-    for number, block in enumerate(MARKED_BLOCK.finditer(page.read_text()), start=1):
-        if block["file"]:
-            (folder / block["file"]).write_text(block["code"])
-            continue
-        if block["language"] == "python":
-            script = folder / f"block_{number}.py"
-            script.write_text(block["code"])
-            command = [sys.executable, script]
-        else:
-            command = ["sh", "-eu", "-c", f"{block['code']}pwd > {shlex.quote(str(current))}"]
-        done = subprocess.run(
-            command,
-            cwd=folder,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=240,
-        )
-        assert done.returncode == 0, f"{block['code']}\n{done.stdout[-4000:]}"
-        if current.exists():
-            folder = pathlib.Path(current.read_text().strip())
+    environment = with_programs(
+        programs,
+        pathlib.Path(sys.executable).parent,
+        PYTHONPATH=str(tmp_path),
+        ROLLWAY_PYTHON=sys.executable,
+        ROLLWAY_ROOT=str(ROOT),
+    )
+    follow(page, tmp_path, environment)
 
 
 def test_cli_reference_is_the_help_of_the_command():

@@ -151,6 +151,16 @@ def test_a_trainer_in_torch(tmp_path):
     assert max(step["drift"] for step in steps) < 1e-3
 
 
+def test_tools_as_a_script_name_the_package_that_they_need():
+    without = "import runpy, sys; sys.modules['openai'] = None"
+    without += "; runpy.run_path('examples/tools.py', run_name='__main__')"
+    done = subprocess.run(
+        [sys.executable, "-c", without], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "this example needs the package openai: pip install openai\n"
+
+
 def test_hello():
     printed = run(sys.executable, "examples/hello.py")
     assert "10 of 10 tasks ended well" in printed

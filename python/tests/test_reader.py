@@ -69,6 +69,10 @@ def test_reads_batches_to_the_end_of_data(storage):
         with pytest.raises(StopIteration):
             reader.read()
     assert [len(batch) for batch in batches] == [4, 4, 2]
+    # The end is told apart from a buffer without experiences.
+    with rw.ExperienceReader(storage, batch_size=4) as reader:
+        with pytest.raises(StopIteration, match="named 'trainer' have read all .* another `name`"):
+            reader.read()
     assert batches[0].experiences == experiences(range(4))
     assert numbers(batches) == list(range(10))
 

@@ -7,8 +7,11 @@ import re
 import subprocess
 import sys
 import venv
+import zipfile
 
 import pytest
+from elftools.elf.elffile import ELFFile
+from marked_blocks import follow, with_programs
 
 ROOT = pathlib.Path(__file__).parents[2]
 TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
@@ -53,14 +56,49 @@ def test_the_library_fits_the_tags_of_the_wheel(wheel):
         assert result["baseline"] == "3.10", report
 
 
-def test_a_first_job_learns_in_a_fresh_environment(wheel, tmp_path):
-    venv.create(tmp_path / "venv", with_pip=True)
-    programs = tmp_path / "venv" / "bin"
+def test_the_library_is_stripped(wheel, tmp_path):
+    with zipfile.ZipFile(wheel) as archive:
+        (library,) = [name for name in archive.namelist() if name.endswith(".so")]
+        path = archive.extract(library, tmp_path)
+    with open(path, "rb") as file:
+        sections = {section.name for section in ELFFile(file).iter_sections()}
+    assert ".dynsym" in sections
+    assert not [name for name in sections if name == ".symtab" or name.startswith(".debug")]
+
+
+@pytest.fixture(scope="module")
+def environment(wheel, tmp_path_factory):
+    """Variables of a fresh virtual environment with the wheel, without those of the tests."""
+    folder = tmp_path_factory.mktemp("fresh")
+    venv.create(folder / "venv", with_pip=True)
+    programs = folder / "venv" / "bin"
     run(programs / "python", "-m", "pip", "install", "--quiet", wheel)
-    variables = {name: text for name, text in os.environ.items() if not name.startswith("ROLLWAY")}
-    run(programs / "rollway", "init", "arithmetic", cwd=tmp_path)
+    variables = with_programs(programs)
+    is_ours = ("ROLLWAY", "PYTHON")
+    return {name: text for name, text in variables.items() if not name.startswith(is_ours)}
+
+
+@pytest.mark.timeout(180)
+def test_a_first_job_learns_in_a_fresh_environment(environment, tmp_path):
+    run("rollway", "init", "arithmetic", cwd=tmp_path, env=environment)
     folder = tmp_path / "arithmetic"
-    steps = "buffer.total_steps=10"
-    run(programs / "rollway", "run", "job.yaml", steps, cwd=folder, env=variables)
-    summary = json.loads((folder / "checkpoints/tutorial/arithmetic/summary.json").read_text())
-    assert summary["last_eval"] > summary["first_eval"] + 0.05, summary
+    run("rollway", "run", "job.yaml", cwd=folder, env=environment)
+    first, last = scores(folder / "checkpoints/tutorial/arithmetic")
+    assert last > first + 0.15
+
+
+@pytest.mark.timeout(600)
+def test_the_guide_works_in_a_fresh_environment(environment, tmp_path):
+    """A workflow of one's own, first on the mock server, then trained; then a server's job."""
+    folder = follow(ROOT / "docs/first-workflow.md", tmp_path, environment)
+    first, last = scores(folder / "checkpoints/tutorial/first")
+    assert last > first + 0.15
+    served = json.loads((folder / "checkpoints/tutorial/first-server/summary.json").read_text())
+    assert (served["state"], served["steps"], served["tasks_failed"]) == ("finished", 3, 0)
+
+
+def scores(job):
+    """Returns the scores of the first and of the last evaluation of a finished job."""
+    summary = json.loads((job / "summary.json").read_text())
+    assert summary["state"] == "finished", summary
+    return summary["first_eval"], summary["last_eval"]
