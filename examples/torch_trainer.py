@@ -36,7 +36,7 @@ LEARNING_RATE = 1e-3
 
 # ---- the model -----------------------------------------------------------------------------------
 
-#: Tensors by their names, and what their file says metadata the model.
+#: Tensors by name, and the metadata of their file.
 Weights = dict[str, Any]
 Metadata = dict[str, str]
 
