@@ -22,6 +22,9 @@ use crate::{Fields, Result};
 /// Magic of a file with a footer.
 const MAGIC: &[u8] = b"ARROW1";
 
+/// Bytes behind the footer of a file: its length and the magic.
+const TRAILER: u64 = 10;
+
 /// Marker before the length of a message.
 const CONTINUATION: [u8; 4] = [0xff; 4];
 
@@ -114,6 +117,9 @@ fn check_block(file: &File, len: u64, block: &Block) -> ColumnResult<()> {
     let number = |number: i64| u64::try_from(number).map_err(|_| damaged());
     let (start, size) = (number(block.offset())?, number(block.metaDataLength().into())?);
     let body = start.checked_add(size).filter(|end| *end <= len).ok_or_else(damaged)?;
+    // The library allocates the length of the body before it reads it.
+    let end = body.checked_add(number(block.bodyLength())?);
+    end.filter(|end| *end <= len).ok_or_else(damaged)?;
     let mut header = vec![0; size as usize];
     file.read_exact_at(&mut header, start)?;
     let prefix = if header.starts_with(&CONTINUATION) { 8 } else { 4 };
@@ -290,9 +296,12 @@ impl Arrow {
                 let mut ready = match reader.take() {
                     Some(reader) => reader,
                     None => {
+                        let len = self.handle.len();
                         let file = self.handle.file()?;
-                        let open = || Ok(FileReader::try_new_buffered(file.try_clone()?, None)?);
-                        catch_panics(&path, open)?
+                        catch_panics(&path, || {
+                            check_file(file, len)?;
+                            Ok(FileReader::try_new_buffered(file.try_clone()?, None)?)
+                        })?
                     }
                 };
                 let batch = catch_panics(&path, || {

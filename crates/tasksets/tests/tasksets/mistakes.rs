@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::sync::Arc;
 
-use arrow_array::{Int64Array, StringArray};
+use arrow_array::{ArrayRef, Int64Array, StringArray};
 use arrow_ipc::CompressionType;
 use arrow_ipc::writer::{FileWriter, IpcWriteOptions, StreamWriter};
 use arrow_schema::{DataType, Field};
@@ -215,6 +215,34 @@ fn a_row_without_a_prompt_is_found_before_the_first_batch() {
         assert_eq!((error.kind, error.what.as_str()), (Kind::Row, "the row has no `prompt`"));
         assert!(error.location.ends_with(location), "{error}");
     }
+}
+
+#[test]
+fn a_footer_that_names_more_than_the_file_is_refused_before_memory_is_allocated() {
+    let folder = folder();
+    let path = folder.path().join("a.feather");
+    let texts: ArrayRef = Arc::new(StringArray::from(vec!["a", "b"]));
+    arrow(&path, &columns(&[("prompt", texts)]), 2);
+    let bytes = std::fs::read(&path).unwrap();
+    // The length of the footer stands before the magic.
+    let at = bytes.len() - 10;
+    let size = u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap()) as usize;
+    let forged = |at: usize, number: u32| {
+        let mut forged = bytes.clone();
+        forged[at..at + 4].copy_from_slice(&number.to_le_bytes());
+        std::fs::write(&path, forged).unwrap();
+        assert_refused(taskset(&path), "a part ends outside of the file");
+    };
+    forged(at, 1 << 30);
+    forged(at, u32::MAX);
+    // The length of the only batch: the last eight bytes of its block, which is the only place of
+    // the footer with this number.
+    let footer = &bytes[at - size..at];
+    let body = (0..footer.len() - 8).rev().find(|at| {
+        let number = u64::from_le_bytes(footer[*at..*at + 8].try_into().unwrap());
+        number > 0 && number.is_multiple_of(64) && number < bytes.len() as u64
+    });
+    forged(at - size + body.unwrap(), 1 << 30);
 }
 
 #[test]
