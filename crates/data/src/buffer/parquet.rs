@@ -97,6 +97,21 @@ impl ParquetFolder {
         Ok(())
     }
 
+    /// Makes an indexed file visible that a crashed writer left hidden. A writer that is alive
+    /// makes its file visible itself, at any time.
+    fn make_visible(&self, file_name: &str) -> Result<()> {
+        let visible = self.visible_path(file_name);
+        match fs::rename(self.temporary_path(file_name), &visible) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => match visible.exists() {
+                true => Ok(()),
+                false => Err(
+                    self.damaged(file_name, "it is missing although it was written; restore it")
+                ),
+            },
+            renamed => renamed.at(&self.name()),
+        }
+    }
+
     fn put(&self, file_name: &str, data: &[u8]) -> io::Result<()> {
         let path = self.temporary_path(file_name);
         let written = File::create(&path).and_then(|mut file| {
@@ -147,14 +162,8 @@ impl FileStore for ParquetFolder {
                            .rollway to index all files of the folder";
             return Err(self.damaged(foreign, message));
         }
-        for file_name in file_names.iter().filter(|file_name| !there.contains(file_name.as_str())) {
-            match fs::rename(self.temporary_path(file_name), self.visible_path(file_name)) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                    return Err(self
-                        .damaged(file_name, "it is missing although it was written; restore it"));
-                }
-                renamed => renamed.at(&self.name())?,
-            }
+        for file_name in file_names.iter().filter(|name| !there.contains(name.as_str())) {
+            self.make_visible(file_name)?;
         }
         for name in hidden {
             match fs::remove_file(self.path.join(&name)) {
@@ -201,5 +210,27 @@ impl FileStore for ParquetFolder {
         let damaged = move |message| BufferError::damaged(location.clone(), message);
         let (_, rows) = file::read(data, row).map_err(&damaged)?;
         Ok(Box::new(rows.map(move |sample| sample.map_err(&damaged))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Another process opens the folder while a writer makes its file visible: between the list of
+    /// files and the renaming.
+    #[test]
+    fn a_file_that_its_writer_has_just_made_visible_is_not_missing() {
+        let folder = tempfile::tempdir().expect("a folder can be created");
+        let store = ParquetFolder { path: folder.path().to_owned() };
+        store.put("1.parquet", b"data").expect("there is room");
+        let (shown, hidden) = store.list().expect("the folder is there");
+        assert_eq!((shown.len(), hidden.len()), (0, 1));
+        fs::rename(store.hidden("1.parquet"), store.shown("1.parquet")).expect("it is hidden");
+        store.show("1.parquet").expect("it is visible");
+        assert_eq!(store.get("1.parquet").expect("it is there"), b"data");
+        fs::remove_file(store.shown("1.parquet")).expect("it is visible");
+        let error = store.show("1.parquet").expect_err("it is gone");
+        assert!(error.to_string().contains("is not there any more"), "{error}");
     }
 }
