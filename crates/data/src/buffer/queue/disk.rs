@@ -29,6 +29,9 @@ const FRAME: u64 = 64;
 /// Number of write-batch keys among the numbers of samples.
 const NO_NUMBER: u64 = u64::MAX;
 
+/// Bound of the numbers of samples. No queue reaches it, so that sums do not overflow.
+const NUMBERS_END: u64 = 1 << 62;
+
 /// Approximate size of the pieces in which the log of removed samples is truncated.
 const REMOVAL_CHUNK_BYTES: u64 = 64 << 10;
 
@@ -324,6 +327,8 @@ fn note_piece(pieces: &mut VecDeque<(u64, u64, u64)>, (end, names, latest): (u64
 #[derive(Debug, Default)]
 struct Reading {
     samples: Vec<FoundSample>,
+    /// Number behind the last write batch; those of later ones are not smaller.
+    next: u64,
     invalid: bool,
 }
 
@@ -339,6 +344,11 @@ impl Reading {
             let there = count.min(self.samples.len());
             let samples = self.samples.split_off(self.samples.len() - there);
             self.samples.clear();
+            if first < self.next || first >= NUMBERS_END {
+                self.invalid = true;
+                return;
+            }
+            self.next = first + count as u64;
             let first = first + (count - there) as u64;
             found.batches.push(FoundBatch { key, first, samples });
         } else {
@@ -372,6 +382,9 @@ fn read_gone(mut frame: &[u8], found: &mut StoredQueue) -> Option<(u64, u64)> {
     let (mut count, mut latest) = (0, 0);
     while frame.has_remaining() {
         let number = Some(frame.get_u64_le()).filter(|number| *number != NO_NUMBER);
+        if number.is_some_and(|number| number >= NUMBERS_END) {
+            return None;
+        }
         found.removals.push((number, frame.get_u128_le()));
         latest = latest.max(number.unwrap_or(0));
         count += 1;
