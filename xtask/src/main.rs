@@ -72,6 +72,7 @@ const BENCHES: &[(&str, &str)] = &[
     ("rollway-engine", "engine"),
     ("rollway", "explorer"),
     ("rollway-dashboard", "observe"),
+    ("rollway-engine", "hostile"),
     ("rollway-engine", "scale"),
     ("rollway-protocol", "roundtrip"),
     ("rollway-experience", "experience"),

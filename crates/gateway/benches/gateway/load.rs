@@ -52,10 +52,6 @@ impl Outcome {
         self.failed += other.failed;
     }
 
-    pub(super) fn note(&mut self, latency: Duration) {
-        self.latencies.push(latency);
-    }
-
     /// Number of requests.
     pub(super) fn count(&self) -> usize {
         self.latencies.len()

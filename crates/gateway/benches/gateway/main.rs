@@ -1,7 +1,6 @@
 //! Cost of the gateway beside other proxies: requests directly to a mock server, through a bare
 //! reverse proxy (the lower bound), through the gateway with every response recorded, and through
-//! the installed peers. Then as many concurrent streams as a process can have. Last, honest clients
-//! beside hostile ones.
+//! the installed peers. Then as many concurrent streams as a process can have.
 //!
 //! `cargo xtask bench gateway`. Every server is a process of its own; the rows alternate, so that
 //! other load affects all of them. Compare processor time within a run.
@@ -9,7 +8,6 @@
 #![expect(clippy::print_stdout, reason = "a benchmark prints its results")]
 
 mod children;
-mod hostile;
 mod load;
 mod peers;
 mod roles;
@@ -49,8 +47,6 @@ fn main() {
         if std::env::var_os("ROLLWAY_BENCH_SESSIONS").is_none_or(|wanted| wanted != "0") {
             sessions::measure(if is_bench { 10_000 } else { 20 }).await;
         }
-        let (in_flight, time) = if is_bench { (32, TIME * 10) } else { (2, time) };
-        hostile::measure(in_flight, time).await;
     });
 }
 
