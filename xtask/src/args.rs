@@ -2,10 +2,12 @@
 
 use std::fmt::Write as _;
 
+use crate::kills::KILLS;
 use crate::test::{STEPS, TestStep};
 
-const COMMANDS: &[&str] =
-    &["test", "bench", "chromium", "docs", "llama", "postgres", "shots", "wheel", "help"];
+const COMMANDS: &[&str] = &[
+    "test", "bench", "chromium", "docs", "kills", "llama", "postgres", "shots", "wheel", "help",
+];
 
 #[derive(Debug, PartialEq)]
 pub(crate) enum XtaskRequest {
@@ -18,6 +20,10 @@ pub(crate) enum XtaskRequest {
     Chromium,
     /// Documentation site.
     Docs,
+    /// Kills at random moments of jobs.
+    Kills {
+        kills: u32,
+    },
     Llama,
     Postgres,
     /// Screenshots of the documentation.
@@ -43,6 +49,10 @@ pub(crate) fn parse(arguments: &[String]) -> Result<XtaskRequest, String> {
         ["help", ref rest @ ..] => (XtaskRequest::Help, rest),
         ["chromium", ref rest @ ..] => (XtaskRequest::Chromium, rest),
         ["docs", ref rest @ ..] => (XtaskRequest::Docs, rest),
+        ["kills", "--kills", kills, ref rest @ ..] => {
+            (XtaskRequest::Kills { kills: number("--kills", kills)? }, rest)
+        }
+        ["kills", ref rest @ ..] => (XtaskRequest::Kills { kills: KILLS }, rest),
         ["shots", ref rest @ ..] => (XtaskRequest::Shots, rest),
         ["llama", ref rest @ ..] => (XtaskRequest::Llama, rest),
         ["postgres", ref rest @ ..] => (XtaskRequest::Postgres, rest),
@@ -50,6 +60,11 @@ pub(crate) fn parse(arguments: &[String]) -> Result<XtaskRequest, String> {
         [other, ..] => return Err(unknown("command", other, COMMANDS)),
     };
     rest.first().map_or(Ok(request), |extra| Err(format!("unexpected argument: {extra}")))
+}
+
+fn number(option: &str, text: &str) -> Result<u32, String> {
+    let number = text.parse().ok().filter(|number| *number > 0);
+    number.ok_or_else(|| format!("{option} needs a positive number: {text}"))
 }
 
 /// Returns the text of `cargo xtask help`.
@@ -64,6 +79,8 @@ cargo xtask bench [FILTER]  run the benchmarks, or those whose names contain FIL
                             dashboard in a browser
 cargo xtask chromium        fetch Debian's Chromium for the tests, if the machine has none
 cargo xtask docs            build the documentation site below the target directory
+cargo xtask kills [--kills N]
+                            end jobs at N (300) random moments and check that nothing is lost
 cargo xtask llama           install llama.cpp's server for the tests, if the machine has none, and a
                             tiny model for it
 cargo xtask postgres        install a PostgreSQL server for the tests, if the machine has none
@@ -149,6 +166,13 @@ mod tests {
         );
         assert_eq!(parse_line("bench core sim"), Err("unexpected argument: sim".into()));
         assert_eq!(parse_line("bench --all"), Err("unknown option: --all".into()));
+    }
+
+    #[test]
+    fn campaigns_take_their_length() {
+        assert_eq!(parse_line("kills"), Ok(XtaskRequest::Kills { kills: 300 }));
+        assert_eq!(parse_line("kills --kills 7"), Ok(XtaskRequest::Kills { kills: 7 }));
+        assert_eq!(parse_line("kills 7"), Err("unexpected argument: 7".into()));
     }
 
     #[test]

@@ -7,6 +7,7 @@ mod debug;
 mod init;
 mod input_errors;
 mod kill;
+mod kill_report;
 mod learn;
 mod no_result;
 mod random_kills;

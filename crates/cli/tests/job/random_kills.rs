@@ -1,33 +1,44 @@
 //! `kill -9` and Ctrl-C at random moments of a job, its last seconds included: every task is
 //! explored and trained exactly once, and every restart ends in bounded time.
 //!
-//! `ROLLWAY_KILLS=300` kills so often, over all buffers and trainers; `ROLLWAY_KILL_JOBS=4` runs so
-//! many jobs at once; `ROLLWAY_KILL_SEED` repeats.
+//! `cargo xtask kills` runs a long campaign over all buffers and both kinds of trainer with a
+//! release build: `ROLLWAY_KILLS` kills of `ROLLWAY_KILL_PROGRAM`, counted in
+//! `ROLLWAY_KILL_REPORT`; `ROLLWAY_KILL_SEED` repeats the moments.
 
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::process::{Child, Stdio};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use rollway_data::buffer::sql::SqlOptions;
+use rollway_data::buffer::{self, Buffer, BufferOptions, ReadEnd, ReadRequest};
 use serde_json::Value;
 
+use crate::kill_report::{JobVerdict, KillReport};
 use crate::workspace::{Workspace, read, signal};
 
+/// Steps of a job in the ordinary test, and in a long campaign, whose jobs take a few seconds.
 const STEPS: u64 = 3;
+const LONG_STEPS: u64 = 20;
+
 const TASKS: u64 = 4;
 const RUNS: u64 = 8;
 
-/// Kills of one job.
+/// Maximum number of kills of one job, and in a long campaign. Most jobs finish before: the later
+/// lives of a job are shorter.
 const KILLS_PER_JOB: u32 = 3;
-
-/// Kills of one job in a long campaign.
 const LONG_KILLS_PER_JOB: u32 = 10;
 
 /// Kills of the ordinary test.
 const KILLS: u32 = 6;
 
-/// Maximum time of a job that is not killed, on a slow machine.
+/// Maximum time of a job that is not killed, on a slow machine; one that takes longer hangs.
 const JOB_TIMEOUT: Duration = Duration::from_secs(240);
+
+/// Life of a job of the ordinary test that is not killed.
+const USUAL_LIFE: Duration = Duration::from_secs(4);
 
 const BUFFER: &str = "buffer.trainer_input.experience_buffer";
 
@@ -54,9 +65,29 @@ impl Moments {
 
 struct KilledJob<'a> {
     workspace: Workspace,
+    program: PathBuf,
     buffer: &'a [&'a str],
     is_external: bool,
+    steps: u64,
 }
+
+/// End of a process.
+enum ProcessEnd {
+    Finished,
+    /// It was running when the signal was sent, and ended.
+    Killed,
+}
+
+/// Reason why a process is a failure of the campaign.
+enum KillFailure {
+    /// It did not end in time.
+    Hung(String),
+    /// It ended by itself with another code than 0.
+    Failed(String),
+}
+
+/// Batch, task and run of an experience.
+type RunName = [String; 3];
 
 impl KilledJob<'_> {
     fn keys(&self) -> Vec<String> {
@@ -65,9 +96,9 @@ impl KilledJob<'_> {
             self.buffer.iter().map(|key| format!("{BUFFER}.{}", key.replace("FOLDER", &folder)));
         let mut keys: Vec<String> = buffer.collect();
         keys.extend([
-            format!("buffer.total_steps={STEPS}"),
+            format!("buffer.total_steps={}", self.steps),
             format!("buffer.batch_size={TASKS}"),
-            format!("explorer.eval_interval={STEPS}"),
+            format!("explorer.eval_interval={}", self.steps),
             format!("{BUFFER}.max_read_timeout=120"),
             format!("data_processor.experience_pipeline.input_save_path={folder}/input.jsonl"),
             "trainer.grace=2".to_owned(),
@@ -80,11 +111,13 @@ impl KilledJob<'_> {
 
     /// The embedded trainer as a program of its own, which reads the buffer from outside.
     fn trainer_command(&self, keys: &[String]) -> String {
-        let (program, root) = (env!("CARGO_BIN_EXE_rollway"), self.workspace.path().display());
+        let (program, root) = (self.program.display(), self.workspace.path().display());
         let keys: Vec<String> = keys.iter().map(|key| format!("'{key}'")).collect();
-        let is_queue = self.buffer.contains(&"storage_type=queue");
-        let path =
-            if is_queue { format!("\"{BUFFER}.path=$ROLLWAY_BUFFER\"") } else { String::new() };
+        let path = if self.is_queue() {
+            format!("\"{BUFFER}.path=$ROLLWAY_BUFFER\"")
+        } else {
+            String::new()
+        };
         let script = format!(
             "exec {program} run examples/arithmetic.yaml {} checkpoint_root_dir={root} mode=train \
              trainer.name=external buffer.train_batch_size={} trainer.command=[] \
@@ -95,20 +128,24 @@ impl KilledJob<'_> {
         serde_json::to_string(&["sh", "-c", &script]).unwrap()
     }
 
+    fn is_queue(&self) -> bool {
+        self.buffer.contains(&"storage_type=queue")
+    }
+
     fn start(&self) -> Child {
         let keys = self.keys();
         let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
         let log = File::options().create(true).append(true).open(self.log()).unwrap();
-        let mut command = self.workspace.command("run", &keys);
+        let mut command: Command = self.workspace.command_of(&self.program, "run", &keys);
         command.args(["--log", "json"]).stdout(Stdio::null()).stderr(log).spawn().unwrap()
     }
 
-    fn log(&self) -> std::path::PathBuf {
+    fn log(&self) -> PathBuf {
         self.workspace.path().join("log.json")
     }
 
     /// Waits for the end of a process, at most for a time.
-    fn ended(&self, process: &mut Child, timeout: Duration) -> Option<Option<i32>> {
+    fn ended(process: &mut Child, timeout: Duration) -> Option<Option<i32>> {
         let began = Instant::now();
         loop {
             if let Some(status) = process.try_wait().unwrap() {
@@ -121,30 +158,37 @@ impl KilledJob<'_> {
         }
     }
 
-    /// Starts the job and ends it at a moment. Returns false if it was finished before.
-    fn kill(&self, name: &str, moment: Duration, signal_name: &str) -> bool {
+    /// Starts the job and ends it at a moment, unless it has finished before.
+    fn kill(&self, moment: Duration, signal_name: &str) -> Result<ProcessEnd, KillFailure> {
         let mut process = self.start();
-        if let Some(code) = self.ended(&mut process, moment) {
-            assert_eq!(code, Some(0), "{name}\n{}", self.last_lines());
-            return false;
+        if let Some(code) = Self::ended(&mut process, moment) {
+            return self.finished(code).map(|()| ProcessEnd::Finished);
         }
         signal(process.id(), signal_name);
-        if self.ended(&mut process, JOB_TIMEOUT).is_none() {
+        if Self::ended(&mut process, JOB_TIMEOUT).is_none() {
             process.kill().unwrap();
-            let lines = self.last_lines();
-            panic!("{name}: SIG{signal_name} after {moment:?} did not end it\n{lines}");
+            process.wait().unwrap();
+            return Err(KillFailure::Hung(format!("SIG{signal_name} did not end it")));
         }
-        true
+        Ok(ProcessEnd::Killed)
     }
 
-    fn finish(&self, name: &str) {
+    /// Runs the job to its end.
+    fn finish(&self) -> Result<(), KillFailure> {
         let mut process = self.start();
-        let Some(code) = self.ended(&mut process, JOB_TIMEOUT) else {
+        let Some(code) = Self::ended(&mut process, JOB_TIMEOUT) else {
             process.kill().unwrap();
-            panic!("{name}: the restarted job hangs\n{}", self.last_lines());
+            process.wait().unwrap();
+            return Err(KillFailure::Hung("the restarted job did not end".to_owned()));
         };
-        assert_eq!(code, Some(0), "{name}\n{}", self.last_lines());
-        self.check(name);
+        self.finished(code)
+    }
+
+    fn finished(&self, code: Option<i32>) -> Result<(), KillFailure> {
+        if code == Some(0) {
+            return Ok(());
+        }
+        Err(KillFailure::Failed(format!("it ended with {code:?}\n{}", self.last_lines())))
     }
 
     fn last_lines(&self) -> String {
@@ -153,93 +197,175 @@ impl KilledJob<'_> {
         lines.into_iter().rev().collect::<Vec<_>>().join("\n")
     }
 
-    /// Every run of every task was delivered once, and every step was trained once.
-    fn check(&self, name: &str) {
+    /// Compares what was saved and what is in the buffer with what had to be explored and trained.
+    fn check(&self, verdict: &mut JobVerdict) {
+        let expected = self.steps * TASKS * RUNS;
+        verdict.compare("saved input", expected, &self.saved());
+        if !self.is_queue() {
+            // A queue cannot be read again: what was trained from it is counted below.
+            let (saved, stored) = (self.saved(), self.stored());
+            verdict.compare("buffer", expected, &stored);
+            let [saved, stored] = [saved, stored].map(BTreeSet::from_iter);
+            if saved != stored {
+                verdict.failed.push("the buffer has other runs than the saved input".to_owned());
+            }
+        }
         let summary = self.workspace.summary();
-        assert_eq!((&summary["state"], &summary["steps"]), (&"finished".into(), &STEPS.into()));
-        assert_eq!(summary["experiences_delivered"], STEPS * TASKS * RUNS, "{name}");
         let trainer = if self.is_external { "external" } else { "trainer" };
         let meta = read(&self.workspace.job().join(format!("{trainer}_meta.json")));
-        assert_eq!(meta["latest_iteration"], STEPS, "{name}");
-        let text = std::fs::read_to_string(self.workspace.path().join("input.jsonl"));
-        let mut names = BTreeSet::new();
-        for line in text.unwrap_or_default().lines() {
-            let row: Value = serde_json::from_str(line).unwrap();
-            let eid = ["batch", "task", "run"].map(|part| row["eid"][part].to_string());
-            assert!(names.insert(eid.clone()), "{name}: twice: {eid:?}");
+        for (name, found, expected) in [
+            ("state", &summary["state"], Value::from("finished")),
+            ("steps", &summary["steps"], self.steps.into()),
+            ("experiences_delivered", &summary["experiences_delivered"], expected.into()),
+            ("latest_iteration of the trainer", &meta["latest_iteration"], self.steps.into()),
+        ] {
+            if *found != expected {
+                verdict.failed.push(format!("{name} is {found}, not {expected}"));
+            }
         }
-        assert_eq!(names.len() as u64, STEPS * TASKS * RUNS, "{name}");
+    }
+
+    /// Returns the runs in the file of unprocessed experiences.
+    fn saved(&self) -> Vec<RunName> {
+        let text = std::fs::read_to_string(self.workspace.path().join("input.jsonl"));
+        let text = text.unwrap_or_default();
+        let rows = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        rows.map(|row| ["batch", "task", "run"].map(|part| row["eid"][part].to_string())).collect()
+    }
+
+    /// Returns the runs in the buffer, read under the name of another reader.
+    fn stored(&self) -> Vec<RunName> {
+        let buffer = self.opened();
+        let mut reader = buffer.reader("check").unwrap();
+        let request = ReadRequest {
+            count: 1000,
+            timeout: Duration::from_secs(10),
+            min_model_version: 0,
+            keep: false,
+        };
+        let mut names = Vec::new();
+        loop {
+            let taken = reader.read(&request).unwrap();
+            for sample in &taken.samples {
+                let eid = sample.decode().unwrap().eid.to_json();
+                names.push(["batch", "task", "run"].map(|part| eid[part].to_string()));
+            }
+            if taken.end != ReadEnd::Full {
+                return names;
+            }
+        }
+    }
+
+    fn opened(&self) -> Arc<dyn Buffer> {
+        let folder = self.workspace.path().display().to_string();
+        let path = self.buffer.iter().find_map(|key| key.strip_prefix("path="));
+        let address = match path {
+            Some(path) => path.replace("FOLDER", &folder),
+            None => {
+                let file = self.workspace.job().join("buffer/experience_buffer.db");
+                format!("sqlite:///{}", file.display())
+            }
+        };
+        let sql = SqlOptions { table: buffer::table("experience_buffer"), ..SqlOptions::default() };
+        let options = BufferOptions { sql, ..BufferOptions::default() };
+        buffer::open(&address.parse().unwrap(), &options).unwrap()
     }
 }
 
 /// Jobs that are killed one after the other.
 struct Campaign {
-    seed: u64,
-    /// Number of the first job, which determines buffer and trainer.
-    first: usize,
+    program: PathBuf,
     kills: u32,
     kills_per_job: u32,
+    steps: u64,
+    /// Number of the first job, which determines buffer and trainer.
+    first: usize,
+    moments: Moments,
+    /// The longest life of a process that was not killed, from which moments are drawn; by buffer
+    /// and trainer. Zero: not known.
+    lives: [[Duration; 2]; BUFFERS.len()],
+    report: KillReport,
 }
 
 impl Campaign {
-    /// Kills until there were enough kills. Returns their number and that of jobs.
-    #[expect(clippy::print_stdout, reason = "a long campaign shows its progress")]
-    fn run(&self) -> (u32, usize) {
-        let mut moments = Moments(self.seed);
-        let (mut done, mut jobs) = (0, 0);
-        // The longest life of a process so far, from which moments are drawn.
-        let mut longest = Duration::from_secs(4);
-        while done < self.kills {
-            let number = self.first + jobs;
-            let (buffer, keys) = BUFFERS[number % BUFFERS.len()];
+    /// Kills until there were enough kills.
+    fn run(&mut self) {
+        while self.report.kills < self.kills {
+            let number = self.first + self.report.jobs as usize;
+            let buffer = number % BUFFERS.len();
             // Both trainers with every buffer.
-            let is_external = (number + number / BUFFERS.len()) % 2 == 1;
-            jobs += 1;
-            let job = KilledJob { workspace: Workspace::new(), buffer: keys, is_external };
-            let name = format!("{buffer}, external: {is_external}, seed {}, job {jobs}", self.seed);
-            let begun = done;
-            while done < begun + self.kills_per_job {
-                let began = Instant::now();
-                let moment = Duration::from_millis(moments.below(longest.as_millis() as u64 + 500));
-                let signal = if moments.below(3) == 0 { "INT" } else { "KILL" };
-                if !job.kill(&name, moment, signal) {
-                    longest = longest.max(began.elapsed());
-                    break;
-                }
-                done += 1;
+            let is_external = number / BUFFERS.len() % 2 == 1;
+            let life = &mut self.lives[buffer][usize::from(is_external)];
+            let (name, keys) = BUFFERS[buffer];
+            let trainer = if is_external { "external" } else { "built-in" };
+            let (workspace, program) = (Workspace::new(), self.program.clone());
+            let steps = self.steps;
+            let mut job = KilledJob { workspace, program, buffer: keys, is_external, steps };
+            self.report.begin(name, trainer);
+            // The first job of its kind shows how long one lives.
+            let kills = if life.is_zero() { 0 } else { self.kills_per_job };
+            let mut verdict = JobVerdict::default();
+            match kill_job(&job, kills, &mut self.moments, life, &mut self.report) {
+                Ok(()) => job.check(&mut verdict),
+                Err(KillFailure::Hung(message)) => verdict.hung.push(message),
+                Err(KillFailure::Failed(message)) => verdict.failed.push(message),
             }
-            let began = Instant::now();
-            job.finish(&name);
-            longest = longest.max(began.elapsed());
-            println!("{name}: {} kills, then done in {:?}", done - begun, began.elapsed());
+            if !verdict.is_good() {
+                verdict.failed.push(format!("its files are in {}", job.workspace.keep().display()));
+            }
+            self.report.end(verdict);
         }
-        (done, jobs)
     }
+}
+
+/// Kills one job several times, unless it finishes before, and runs it to its end.
+fn kill_job(
+    job: &KilledJob<'_>,
+    kills: u32,
+    moments: &mut Moments,
+    life: &mut Duration,
+    report: &mut KillReport,
+) -> Result<(), KillFailure> {
+    for _ in 0..kills {
+        let moment = Duration::from_millis(moments.below(life.as_millis() as u64 + 1));
+        let signal = if moments.below(3) == 0 { "INT" } else { "KILL" };
+        match job.kill(moment, signal)? {
+            // A finished job is started once more: it has nothing to do.
+            ProcessEnd::Finished => break,
+            ProcessEnd::Killed => report.killed(signal, moment),
+        }
+    }
+    let began = Instant::now();
+    job.finish()?;
+    *life = began.elapsed().max(*life);
+    Ok(())
 }
 
 #[test]
 fn random_kills_lose_nothing_double_nothing_and_never_hang() {
     let variable = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());
-    let kills = variable("ROLLWAY_KILLS").map_or(KILLS, |kills: u64| kills as u32);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
     let seed = variable("ROLLWAY_KILL_SEED").unwrap_or(now);
-    let at_once = variable("ROLLWAY_KILL_JOBS").unwrap_or(1);
-    println!("ROLLWAY_KILL_SEED={seed}");
-    // Most of a job's time is its last life, so that a long campaign kills each more often.
-    let kills_per_job = if kills > 30 { LONG_KILLS_PER_JOB } else { KILLS_PER_JOB };
-    let campaigns: Vec<Campaign> = (0..at_once)
-        .map(|number| Campaign {
-            seed: seed.wrapping_add(number),
-            first: seed as usize % BUFFERS.len() + number as usize * 7,
-            kills: kills.div_ceil(at_once as u32),
-            kills_per_job,
-        })
-        .collect();
-    let counts: Vec<(u32, usize)> = std::thread::scope(|scope| {
-        let threads: Vec<_> =
-            campaigns.iter().map(|campaign| scope.spawn(|| campaign.run())).collect();
-        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
-    });
-    let (done, jobs) = counts.iter().fold((0, 0), |sum, it| (sum.0 + it.0, sum.1 + it.1));
-    println!("{done} kills of {jobs} jobs: none lost, doubled or hung");
+    let program = std::env::var_os("ROLLWAY_KILL_PROGRAM")
+        .map_or_else(|| env!("CARGO_BIN_EXE_rollway").into(), PathBuf::from);
+    let path = std::env::var_os("ROLLWAY_KILL_REPORT").map(PathBuf::from);
+    let kills = variable("ROLLWAY_KILLS").map(|kills: u64| kills as u32);
+    let (steps, kills_per_job, life) = match kills {
+        Some(_) => (LONG_STEPS, LONG_KILLS_PER_JOB, Duration::ZERO),
+        None => (STEPS, KILLS_PER_JOB, USUAL_LIFE),
+    };
+    let kills = kills.unwrap_or(KILLS);
+    let mut campaign = Campaign {
+        program,
+        kills,
+        kills_per_job,
+        steps,
+        first: seed as usize % (2 * BUFFERS.len()),
+        moments: Moments(seed),
+        lives: [[life; 2]; BUFFERS.len()],
+        report: KillReport::create(path.as_deref(), seed, kills),
+    };
+    campaign.run();
+    let report = &campaign.report;
+    assert!(report.is_good(), "{}\n{}", report.totals(), report.problems.join("\n"));
 }

@@ -51,9 +51,20 @@ impl Workspace {
         read(&self.job().join("summary.json"))
     }
 
+    /// Keeps the folder, also after the test, and returns it.
+    pub(crate) fn keep(&mut self) -> &Path {
+        self.0.disable_cleanup(true);
+        self.path()
+    }
+
     /// Returns the command on a smaller example, with overrides.
     pub(crate) fn command(&self, name: &str, keys: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_rollway"));
+        self.command_of(Path::new(env!("CARGO_BIN_EXE_rollway")), name, keys)
+    }
+
+    /// Same as [`command`](Self::command), with another build of the program.
+    pub(crate) fn command_of(&self, program: &Path, name: &str, keys: &[&str]) -> Command {
+        let mut command = Command::new(program);
         command
             .current_dir(ROOT)
             .args([name, EXAMPLE])
