@@ -301,8 +301,9 @@ impl Core {
                 break;
             }
         }
-        self.scale();
+        // A wait that has timed out may cancel the work that other runners would be started for.
         self.check_all_waiters();
+        self.scale();
         self.check_start_waiters();
         self.check_stop_waiters();
     }
