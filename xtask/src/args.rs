@@ -6,8 +6,12 @@ use crate::kills::KILLS;
 use crate::test::{STEPS, TestStep};
 
 const COMMANDS: &[&str] = &[
-    "test", "bench", "chromium", "docs", "kills", "llama", "postgres", "shots", "wheel", "help",
+    "test", "bench", "chromium", "docs", "fuzz", "kills", "llama", "postgres", "shots", "wheel",
+    "help",
 ];
+
+/// Seconds of each target of `fuzz` if no number is given.
+const FUZZ_SECONDS: u32 = 600;
 
 #[derive(Debug, PartialEq)]
 pub(crate) enum XtaskRequest {
@@ -20,6 +24,11 @@ pub(crate) enum XtaskRequest {
     Chromium,
     /// Documentation site.
     Docs,
+    /// Coverage-guided fuzzing of one target, or of all.
+    Fuzz {
+        target: Option<String>,
+        seconds: u32,
+    },
     /// Kills at random moments of jobs.
     Kills {
         kills: u32,
@@ -49,6 +58,7 @@ pub(crate) fn parse(arguments: &[String]) -> Result<XtaskRequest, String> {
         ["help", ref rest @ ..] => (XtaskRequest::Help, rest),
         ["chromium", ref rest @ ..] => (XtaskRequest::Chromium, rest),
         ["docs", ref rest @ ..] => (XtaskRequest::Docs, rest),
+        ["fuzz", ref rest @ ..] => fuzz(rest)?,
         ["kills", "--kills", kills, ref rest @ ..] => {
             (XtaskRequest::Kills { kills: number("--kills", kills)? }, rest)
         }
@@ -60,6 +70,19 @@ pub(crate) fn parse(arguments: &[String]) -> Result<XtaskRequest, String> {
         [other, ..] => return Err(unknown("command", other, COMMANDS)),
     };
     rest.first().map_or(Ok(request), |extra| Err(format!("unexpected argument: {extra}")))
+}
+
+/// Parses `[TARGET] [--seconds N]`. Returns the arguments behind them, too.
+fn fuzz<'a>(words: &'a [&'a str]) -> Result<(XtaskRequest, &'a [&'a str]), String> {
+    let (target, rest) = match words {
+        [target, rest @ ..] if !target.starts_with('-') => (Some((*target).to_owned()), rest),
+        _ => (None, words),
+    };
+    let (seconds, rest) = match rest {
+        ["--seconds", seconds, rest @ ..] => (number("--seconds", seconds)?, rest),
+        _ => (FUZZ_SECONDS, rest),
+    };
+    Ok((XtaskRequest::Fuzz { target, seconds }, rest))
 }
 
 fn number(option: &str, text: &str) -> Result<u32, String> {
@@ -79,6 +102,9 @@ cargo xtask bench [FILTER]  run the benchmarks, or those whose names contain FIL
                             dashboard in a browser
 cargo xtask chromium        fetch Debian's Chromium for the tests, if the machine has none
 cargo xtask docs            build the documentation site below the target directory
+cargo xtask fuzz [TARGET] [--seconds N]
+                            fuzz a target of crates/fuzz guided by coverage, or each of them, for N
+                            seconds (600); needs a C++ compiler
 cargo xtask kills [--kills N]
                             end jobs at N (300) random moments and check that nothing is lost
 cargo xtask llama           install llama.cpp's server for the tests, if the machine has none, and a
@@ -170,6 +196,17 @@ mod tests {
 
     #[test]
     fn campaigns_take_their_length() {
+        let fuzz = |target: Option<&str>, seconds| {
+            Ok(XtaskRequest::Fuzz { target: target.map(str::to_owned), seconds })
+        };
+        assert_eq!(parse_line("fuzz"), fuzz(None, 600));
+        assert_eq!(parse_line("fuzz job_files"), fuzz(Some("job_files"), 600));
+        assert_eq!(parse_line("fuzz --seconds 5"), fuzz(None, 5));
+        assert_eq!(parse_line("fuzz job_files --seconds 5"), fuzz(Some("job_files"), 5));
+        assert_eq!(
+            parse_line("fuzz --seconds x"),
+            Err("--seconds needs a positive number: x".into())
+        );
         assert_eq!(parse_line("kills"), Ok(XtaskRequest::Kills { kills: 300 }));
         assert_eq!(parse_line("kills --kills 7"), Ok(XtaskRequest::Kills { kills: 7 }));
         assert_eq!(parse_line("kills 7"), Err("unexpected argument: 7".into()));

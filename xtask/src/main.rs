@@ -3,13 +3,14 @@
 //! `args.rs` parses arguments, `test.rs` has the steps of the test command, `services/` installs
 //! the programs they need, `venv.rs` the Python environments, `pages.rs` runs the dashboard in a
 //! browser, `peers.rs` installs what benchmarks compare with, `wheel.rs` builds the Python package,
-//! `docs.rs` builds the documentation site, `kills.rs` runs a long campaign, `shell.rs` starts
-//! processes.
+//! `docs.rs` builds the documentation site, `fuzz.rs` and `kills.rs` run long campaigns, `shell.rs`
+//! starts processes.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command-line tool prints")]
 
 mod args;
 mod docs;
+mod fuzz;
 mod kills;
 mod pages;
 mod peers;
@@ -53,6 +54,9 @@ fn perform(request: XtaskRequest) -> Result<ExitCode, CommandFailure> {
         XtaskRequest::Help => print!("{}", args::help()),
         XtaskRequest::Test(steps) => return Ok(test::run(&Shell::from_env()?, &steps)),
         XtaskRequest::Bench { filter } => bench(&Shell::from_env()?, filter.as_deref())?,
+        XtaskRequest::Fuzz { target, seconds } => {
+            fuzz::run(&Shell::from_env()?, target.as_deref(), seconds)?;
+        }
         XtaskRequest::Kills { kills } => kills::run(&Shell::from_env()?, kills)?,
         XtaskRequest::Llama => {
             let llama = llama::ready(&Shell::from_env()?)?;

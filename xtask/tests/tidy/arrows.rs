@@ -29,6 +29,7 @@ const ARROWS: &str = "
     rollway: base config core dashboard data engine experience gateway mock-server protocol \
              recording sync tasksets telemetry tiny tiny-model trace
     testkit: *
+    fuzz: *
     py: *
     cli: *
     xtask:
