@@ -1,6 +1,6 @@
-//! Helpers that several crates share: secrets, addresses, error chains, suggestions for misspelled
-//! names, atomic files, folders, file locks, human-readable durations, and the kinds of servers and
-//! buffers.
+//! Helpers that several crates share: secrets, addresses, limits of listeners, error chains,
+//! suggestions for misspelled names, atomic files, folders, file locks, human-readable durations,
+//! and the kinds of servers and buffers.
 //!
 //! Owns no domain logic, starts no task and never blocks on the network. It depends on no other
 //! crate of the workspace.
@@ -13,7 +13,9 @@ mod error_chain;
 mod file_lock;
 pub mod folder;
 pub mod human;
+pub mod listener;
 pub mod net;
+pub mod open_files;
 mod resource_remedy;
 mod secret;
 mod server_kind;

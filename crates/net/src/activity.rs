@@ -3,8 +3,9 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use rollway_base::listener::ListenerLimits;
+
 use crate::counters::CloseReason;
-use crate::options::ListenerLimits;
 
 /// Moment that did not occur.
 const NEVER: u64 = u64::MAX;
@@ -119,6 +120,8 @@ impl Activity {
 
 #[cfg(test)]
 mod tests {
+    use rollway_base::listener::ListenerKind;
+
     use super::*;
 
     fn limits() -> ListenerLimits {
@@ -126,7 +129,7 @@ mod tests {
             header_timeout: Duration::ZERO,
             idle_timeout: Duration::from_secs(60),
             write_timeout: Duration::from_secs(60),
-            ..ListenerLimits::default()
+            ..ListenerLimits::of(ListenerKind::MockServer)
         }
     }
 
@@ -145,7 +148,10 @@ mod tests {
         assert!(activity.check(&limits()).is_ok(), "idle");
         activity.head_began();
         assert_eq!(activity.check(&limits()), Err(CloseReason::HeaderTimeout));
-        let idle = ListenerLimits { idle_timeout: Duration::ZERO, ..ListenerLimits::default() };
+        let idle = ListenerLimits {
+            idle_timeout: Duration::ZERO,
+            ..ListenerLimits::of(ListenerKind::MockServer)
+        };
         assert_eq!(activity.check(&idle), Err(CloseReason::IdleTimeout));
     }
 

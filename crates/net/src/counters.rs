@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::options::ListenerKind;
+use rollway_base::listener::ListenerKind;
 
 /// Reason for which a listener refused or closed a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,12 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Buf;
-use http::{Request, Response};
+use http::header::HOST;
+use http::{HeaderValue, Request, Response, Version};
 use http_body::Body;
 use hyper::body::Incoming;
 use hyper::service::Service;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
+use rollway_base::listener::ListenerLimits;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::sync::CancellationToken;
 
@@ -19,7 +21,7 @@ use crate::body::{RequestBody, RequestInFlight, ResponseBody};
 use crate::connection::Connection;
 use crate::counters::CloseReason;
 use crate::io::ConnectionIo;
-use crate::options::{HttpVersions, ListenerLimits};
+use crate::options::HttpVersions;
 
 /// Bytes of a stream and of a connection that an HTTP/2 peer may send before they are read.
 const STREAM_WINDOW: u32 = 64 << 10;
@@ -160,6 +162,18 @@ impl HttpServer {
     }
 }
 
+/// Sets the header `Host` of an HTTP/2 request to its `:authority`: services check one name.
+fn set_host(request: &mut Request<RequestBody>) {
+    if request.version() != Version::HTTP_2 {
+        return;
+    }
+    let authority = request.uri().authority().map(|authority| authority.as_str());
+    let host = authority.and_then(|authority| HeaderValue::from_str(authority).ok());
+    if let Some(host) = host {
+        request.headers_mut().insert(HOST, host);
+    }
+}
+
 /// A service whose requests are part of the activity of their connection.
 struct CountedService<S> {
     service: S,
@@ -177,7 +191,8 @@ where
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
         let in_flight = RequestInFlight::new(&self.connection);
-        let request = request.map(|body| RequestBody::new(body, self.body_timeout));
+        let mut request = request.map(|body| RequestBody::new(body, self.body_timeout));
+        set_host(&mut request);
         let responding = self.service.call(request);
         Box::pin(async move {
             let response = responding.await?;

@@ -6,17 +6,22 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use http::{Request, Response};
+use hyper_util::service::TowerToHyperService;
 use rollway_base::Address;
+use rollway_base::listener::ListenerLimits;
 use tokio::runtime::Handle;
 use tokio_util::either::Either;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::bind::{BindError, BoundListener, PeerStream, tune};
+use crate::bind::{BoundListener, PeerStream, tune};
+use crate::body::RequestBody;
 use crate::connection::{Connection, Peer};
+use crate::connections;
 use crate::counters::{CloseReason, ConnectionCounters};
-use crate::http_server::{ConnectionService, HttpServer, OutgoingBody};
-use crate::options::{HttpVersions, ListenerKind, ListenerLimits, ListenerOptions};
+use crate::http_server::{BoxError, ConnectionService, HttpServer, OutgoingBody};
+use crate::options::{HttpVersions, ListenerOptions};
 use crate::registry::Registry;
 
 /// Pause after a failed accept, as for lack of file descriptors.
@@ -43,30 +48,18 @@ pub struct RunningListener {
 }
 
 impl RunningListener {
-    /// Binds an address and serves its connections, each with a service of its own.
-    pub async fn open<F, S, B>(options: ListenerOptions, service: F) -> Result<Self, BindError>
+    /// Serves the connections of a bound address, each with a service of its own. Needs a tokio
+    /// runtime.
+    pub fn serve<F, S, B>(bound: BoundListener, options: ListenerOptions, service: F) -> Self
     where
         F: Fn(&Arc<Connection>) -> S + Send + Sync + 'static,
         S: ConnectionService<B>,
         B: OutgoingBody,
     {
-        let bound = BoundListener::bind(&options.address).await?;
-        Ok(Self::serve(bound, options.kind, options.versions, options.limits, service))
-    }
-
-    /// Serves the connections of a bound address. Needs a tokio runtime.
-    pub fn serve<F, S, B>(
-        bound: BoundListener,
-        kind: ListenerKind,
-        versions: HttpVersions,
-        limits: ListenerLimits,
-        service: F,
-    ) -> Self
-    where
-        F: Fn(&Arc<Connection>) -> S + Send + Sync + 'static,
-        S: ConnectionService<B>,
-        B: OutgoingBody,
-    {
+        let ListenerOptions { kind, versions, mut limits } = options;
+        if bound.tcp_address().is_some() {
+            limits.connections = connections::allowed(kind, limits.connections);
+        }
         let running = Self {
             address: bound.address().clone(),
             tcp_address: bound.tcp_address(),
@@ -90,6 +83,24 @@ impl RunningListener {
         };
         running.connections.spawn(Arc::new(acceptor).accept(bound));
         running
+    }
+
+    /// Same as [`serve`](Self::serve), with one service for all connections, such as a router.
+    pub fn serve_shared<S, B>(bound: BoundListener, options: ListenerOptions, service: S) -> Self
+    where
+        S: tower_service::Service<
+                Request<RequestBody>,
+                Response = Response<B>,
+                Error: Into<BoxError>,
+                Future: Send + 'static,
+            > + Clone
+            + Send
+            + Sync
+            + 'static,
+        B: OutgoingBody,
+    {
+        let service = TowerToHyperService::new(service);
+        Self::serve(bound, options, move |_| service.clone())
     }
 
     /// Returns the bound address, with the port that the system chose.

@@ -12,8 +12,8 @@ use hyper::service::service_fn;
 use hyper::{Request, Response};
 use rollway_base::Address;
 use rollway_net::{
-    CloseReason, Connection, ListenerKind, ListenerLimits, ListenerOptions, RequestBody,
-    RunningListener,
+    BoundListener, CloseReason, Connection, ListenerKind, ListenerLimits, ListenerOptions,
+    RequestBody, RunningListener,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -30,16 +30,13 @@ fn patient() -> ListenerLimits {
         body_timeout: LONG,
         idle_timeout: LONG,
         write_timeout: LONG,
-        ..ListenerLimits::default()
+        ..ListenerLimits::of(ListenerKind::MockServer)
     }
 }
 
 /// A listener that responds with the length of the body, or with `error` if it cannot be read.
 async fn listen(limits: ListenerLimits) -> RunningListener {
-    let options = ListenerOptions {
-        limits,
-        ..ListenerOptions::new(ListenerKind::MockServer, Address::loopback())
-    };
+    let options = ListenerOptions::new(ListenerKind::MockServer, limits);
     let service = |_: &Arc<Connection>| {
         service_fn(|request: Request<RequestBody>| async move {
             let text = match request.into_body().collect().await {
@@ -49,7 +46,8 @@ async fn listen(limits: ListenerLimits) -> RunningListener {
             Ok::<_, Infallible>(Response::new(Full::new(Bytes::from(text))))
         })
     };
-    RunningListener::open(options, service).await.unwrap()
+    let bound = BoundListener::bind(&Address::loopback()).await.unwrap();
+    RunningListener::serve(bound, options, service)
 }
 
 async fn connect(listener: &RunningListener) -> TcpStream {

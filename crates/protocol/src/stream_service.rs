@@ -10,7 +10,8 @@ use futures_core::Stream;
 use hyper::service::Service;
 use prost::Message;
 use rollway_net::{
-    BoundListener, HttpVersions, ListenerKind, ListenerLimits, RequestBody, RunningListener,
+    BoundListener, HttpVersions, ListenerKind, ListenerLimits, ListenerOptions, RequestBody,
+    RunningListener,
 };
 use tonic::server::{Grpc, StreamingService};
 use tonic::{Request, Response, Status, Streaming, body};
@@ -75,9 +76,10 @@ pub(crate) fn serve<H: StreamHandler>(
         header_timeout: options.hello_timeout,
         // The stream of a peer may be silent for long; HTTP/2 pings detect lost peers.
         body_timeout: Duration::MAX,
-        ..ListenerLimits::default()
+        ..ListenerLimits::of(options.kind)
     };
-    RunningListener::serve(listener, options.kind, versions, limits, move |connection| {
+    let options = ListenerOptions { kind: options.kind, versions, limits };
+    RunningListener::serve(listener, options, move |connection| {
         let socket = Arc::new(ConnectionSocket::new(Arc::clone(connection)));
         let counters = Arc::clone(&counters);
         let expected = StreamExpected { socket: Arc::clone(&socket), counters };

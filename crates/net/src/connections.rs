@@ -1,0 +1,25 @@
+//! Number of connections that a listener may have.
+
+use rollway_base::listener::ListenerKind;
+use rollway_base::open_files;
+
+/// Returns the maximum number of connections of a listener: the configured one, or its share of the
+/// file descriptors, whose limit is raised.
+pub(crate) fn allowed(kind: ListenerKind, configured: usize) -> usize {
+    if let Err(error) = open_files::raise_limit() {
+        tracing::warn!(%error, "the limit of open files cannot be raised");
+    }
+    let Some(limit) = open_files::limit() else { return configured };
+    let share = open_files::connection_share(kind, limit);
+    let allowed = usize::try_from(share).unwrap_or(usize::MAX).min(configured);
+    if allowed < configured {
+        tracing::info!(
+            listener = kind.name(),
+            open_files = limit,
+            connections = allowed,
+            configured,
+            "fewer connections than configured: raise the hard limit of open files (ulimit -Hn)"
+        );
+    }
+    allowed
+}
