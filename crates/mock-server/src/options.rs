@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use rollway_base::ServerKind;
+use rollway_base::listener::{ListenerKind, ListenerLimits};
 
 use super::script::{CompletionLengths, ScriptedTurn};
 use super::text::Tokenizer;
@@ -63,6 +64,8 @@ pub struct MockServerOptions {
     pub strict: bool,
     /// Maximum number of recorded requests.
     pub max_records: usize,
+    /// Limits of the connections.
+    pub listener: ListenerLimits,
 }
 
 impl Default for MockServerOptions {
@@ -95,6 +98,7 @@ impl Default for MockServerOptions {
             missing_endpoints: Vec::new(),
             strict: false,
             max_records: 4096,
+            listener: ListenerLimits::of(ListenerKind::MockServer),
         }
     }
 }

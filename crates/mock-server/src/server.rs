@@ -1,17 +1,15 @@
 //! Listener and connections.
 
+use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use axum::Router;
-use hyper::body::Incoming;
+use axum::body::Body;
+use axum::response::Response;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
 use rollway_base::{ServerKind, suggest};
-use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::task::{JoinHandle, JoinSet};
-use tokio_util::sync::CancellationToken;
+use rollway_net::{BoundListener, ListenerKind, ListenerOptions, RequestBody, RunningListener};
 use tower::ServiceExt as _;
 
 use super::control::MockControl;
@@ -20,15 +18,12 @@ use super::options::MockServerOptions;
 use super::response::Disconnected;
 use super::server_api::{mock_api, mocked_kinds, router};
 
-const BACKLOG: u32 = 16_384;
-
 /// A running server. Dropping it stops it.
 #[derive(Debug)]
 pub struct MockServer {
     address: SocketAddr,
     control: MockControl,
-    stopped: CancellationToken,
-    listening: JoinHandle<()>,
+    listening: RunningListener,
 }
 
 impl MockServer {
@@ -40,24 +35,20 @@ impl MockServer {
             let message = format!("there is no mock server of the kind {kind}; use {kinds}");
             return Err(io::Error::new(io::ErrorKind::Unsupported, message));
         };
-        let socket = match options.address {
-            SocketAddr::V4(_) => TcpSocket::new_v4()?,
-            SocketAddr::V6(_) => TcpSocket::new_v6()?,
-        };
-        socket.set_reuseaddr(true)?;
-        socket.bind(options.address)?;
-        let listener = socket.listen(BACKLOG)?;
-        let address = listener.local_addr()?;
+        let listener = BoundListener::bind_tcp(options.address)?;
+        let address = listener.tcp_address().unwrap_or(options.address);
+        let limits = options.listener.clone();
         let state = Arc::new(GenerationState::new(api, options));
         let router = router(Arc::clone(&state));
-        let stopped = CancellationToken::new();
-        let listening = listen(listener, router, stopped.clone());
-        Ok(Self {
-            address,
-            control: MockControl { state },
-            listening: tokio::spawn(listening),
-            stopped,
-        })
+        let listener_options = ListenerOptions::new(ListenerKind::MockServer, limits);
+        let listening = RunningListener::serve(listener, listener_options, move |_| {
+            let router = router.clone();
+            service_fn(move |request: hyper::Request<RequestBody>| {
+                let router = router.clone();
+                async move { disconnected(router.oneshot(request).await) }
+            })
+        });
+        Ok(Self { address, control: MockControl { state }, listening })
     }
 
     pub const fn address(&self) -> SocketAddr {
@@ -74,61 +65,23 @@ impl MockServer {
     }
 
     /// Stops like a crash: closes all connections at once. Returns when the port is free.
-    pub async fn stop(mut self) {
-        self.stopped.cancel();
-        // It ends because of that or has panicked; nothing is left to do.
-        let _ = (&mut self.listening).await;
+    pub async fn stop(self) {
+        self.listening.cut();
+        self.listening.finish().await;
     }
-}
-
-impl Drop for MockServer {
-    fn drop(&mut self) {
-        self.stopped.cancel();
-    }
-}
-
-async fn listen(listener: TcpListener, router: Router, stopped: CancellationToken) {
-    let mut connections = JoinSet::new();
-    loop {
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
-            Some(_) = connections.join_next() => continue,
-            () = stopped.cancelled() => break,
-        };
-        match accepted {
-            Ok((stream, _)) => {
-                let _ = stream.set_nodelay(true);
-                connections.spawn(serve(stream, router.clone()));
-            }
-            // Out of file descriptors, or the client disconnected: later ones may succeed.
-            Err(error) => {
-                tracing::debug!(%error, "cannot accept a connection");
-                tokio::task::yield_now().await;
-            }
-        }
-    }
-    drop(listener);
-    connections.shutdown().await;
 }
 
 #[derive(Debug, thiserror::Error)]
 #[error("injected fault: disconnect")]
 struct InjectedDisconnect;
 
-async fn serve(stream: TcpStream, router: Router) {
-    let service = service_fn(move |request: hyper::Request<Incoming>| {
-        let router = router.clone();
-        async move {
-            let Ok(response) = router.oneshot(request).await;
-            match response.extensions().get::<Disconnected>() {
-                Some(_) => Err(InjectedDisconnect),
-                None => Ok(response),
-            }
-        }
-    });
-    let connection = hyper::server::conn::http1::Builder::new()
-        .timer(TokioTimer::new())
-        .serve_connection(TokioIo::new(stream), service);
-    // The client sees why the connection ended.
-    let _ = connection.await;
+/// Returns an error for a response that is to be replaced by a closed connection.
+fn disconnected(
+    responded: Result<Response<Body>, Infallible>,
+) -> Result<Response<Body>, InjectedDisconnect> {
+    let Ok(response) = responded;
+    match response.extensions().get::<Disconnected>() {
+        Some(_) => Err(InjectedDisconnect),
+        None => Ok(response),
+    }
 }

@@ -11,21 +11,21 @@ const ARROWS: &str = "
     net: base
     protocol: base core experience net
     conformance: base core protocol
-    mock-server: base
+    mock-server: base net
     model-api: base core experience
     config: base core
     tasksets: base core config
-    sync: base core config
+    sync: base core config net
     ledger: base core
     data: base core experience ledger protocol
     recording: experience model-api
-    gateway: base core experience model-api recording
+    gateway: base core experience model-api net recording
     tiny-model:
-    tiny: base core config experience data sync tiny-model
+    tiny: base core config experience data net sync tiny-model
     engine: base config core data experience gateway ledger protocol
-    telemetry: base config core engine experience gateway
+    telemetry: base config core engine experience gateway net
     trace: base config core engine gateway telemetry
-    dashboard: base config engine telemetry
+    dashboard: base config engine net telemetry
     rollway: base config core dashboard data engine experience gateway mock-server protocol \
              recording sync tasksets telemetry tiny tiny-model trace
     testkit: *
