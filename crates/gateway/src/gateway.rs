@@ -7,14 +7,16 @@ use std::time::Duration;
 
 pub use crate::call_observer::{CallEnded, CallObserver};
 pub use crate::http::CallInFlight;
-use crate::http::{GatewayState, HttpListener, TurnStore, listen, router, token_texts};
+use crate::http::{GatewayState, TurnStore, router, token_texts};
 use crate::keys::RunRef;
 use crate::models::{Models, ServerSpec};
-use crate::open_files;
 pub use crate::options::{
     ByteLimits, ExtraMetrics, GatewayLimits, GatewayOptions, RunBudget, TokenCounts,
 };
+use rollway_base::Address;
+use rollway_base::net::host_port;
 use rollway_model_api::CallError;
+use rollway_net::{BoundListener, ListenerKind, ListenerOptions, RunningListener};
 use rollway_recording::RecordError;
 
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
@@ -27,15 +29,13 @@ pub enum StartError {
     Random(io::Error),
     #[error("{0}")]
     Server(String),
-    #[error("{0}")]
-    OpenFiles(String),
 }
 
 /// A running gateway. Dropping it without [`Self::stop`] closes all connections at once.
 #[derive(Debug)]
 pub struct Gateway {
     handle: GatewayHandle,
-    listening: HttpListener,
+    listening: RunningListener,
     url: String,
 }
 
@@ -64,21 +64,18 @@ impl Gateway {
         for server in servers {
             models.add(server).map_err(|error| StartError::Server(error.message))?;
         }
-        let (address, mut limits) = (options.listen.clone(), options.limits.clone());
-        limits.max_connections =
-            open_files::max_connections(limits.max_connections).map_err(StartError::OpenFiles)?;
-        let host = options.host.clone();
-        let cannot_listen = |source| StartError::Listen { address: address.clone(), source };
+        let cannot_listen = |source| StartError::Listen { address: options.listen.clone(), source };
+        let bound = BoundListener::bind(&Address::Tcp(options.listen.clone())).await;
+        let bound = bound.map_err(|error| cannot_listen(error.into()))?;
+        let url = match (&options.host, bound.tcp_address()) {
+            (Some(host), Some(address)) => format!("http://{}", host_port(host, address.port())),
+            _ => format!("http://{}", bound.address()),
+        };
+        let listener_options =
+            ListenerOptions::new(ListenerKind::Gateway, options.limits.listener.clone());
         let app = GatewayState::new(options, models, history).map_err(StartError::Random)?;
         let app = Arc::new(app);
-        let listening = listen(&address, &limits, router(&app)).await.map_err(cannot_listen)?;
-        let url = match host {
-            Some(host) if host.contains(':') => {
-                format!("http://[{host}]:{}", listening.address.port())
-            }
-            Some(host) => format!("http://{host}:{}", listening.address.port()),
-            None => format!("http://{}", listening.address),
-        };
+        let listening = RunningListener::serve_shared(bound, listener_options, router(&app));
         tracing::debug!(url, "gateway listening");
         Ok(Self { handle: GatewayHandle { app }, listening, url })
     }

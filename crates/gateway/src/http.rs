@@ -1,9 +1,9 @@
 //! HTTP server: authentication, routes and fallbacks.
 //!
-//! Path of a call: `listen` accepts the connection, `authenticate` checks the key, `request_body`
-//! reads the body within its limits, `calls` begins the recording, `upstream` sends the request and
-//! retries at other servers, `relay` streams the response, `response_body` detects whether the
-//! client received all of it.
+//! Path of a call: `rollway-net` accepts the connection, `authenticate` checks the key,
+//! `request_body` reads the body within its limits, `calls` begins the recording, `upstream` sends
+//! the request and retries at other servers, `relay` streams the response, `response_body` detects
+//! whether the client received all of it.
 
 mod admin;
 mod agents;
@@ -12,7 +12,6 @@ mod byte_budget;
 mod calls;
 mod calls_in_flight;
 mod exact_history;
-mod listen;
 mod metrics;
 mod observed_call;
 mod prompt_list;
@@ -47,7 +46,6 @@ use rollway_model_api::client_api::{self, CLIENT_APIS};
 use rollway_model_api::{CallError, ErrorKind};
 
 pub use self::calls_in_flight::CallInFlight;
-pub(crate) use self::listen::{HttpListener, listen};
 pub(crate) use self::request_body::body as read_body;
 pub(crate) use self::responses::{HandlerResult, json as json_response};
 pub(crate) use self::state::GatewayState;

@@ -12,6 +12,5 @@ pub mod http;
 pub mod keys;
 mod lru;
 pub mod models;
-mod open_files;
 mod options;
 pub mod serve;

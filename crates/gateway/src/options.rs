@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rollway_base::Secret;
+use rollway_net::{ListenerKind, ListenerLimits};
 use rollway_recording::{ExperienceWeights, RecorderLimits};
 use serde_json::{Map, Value};
 
@@ -91,9 +92,9 @@ pub struct GatewayLimits {
     pub recorded_bytes: u64,
     pub calls: usize,
     pub calls_per_run: usize,
-    /// Maximum number of open connections; further ones wait to be accepted.
-    pub max_connections: usize,
-    /// Timeout of the head of a request, and again of its body.
+    /// Connections of clients.
+    pub listener: ListenerLimits,
+    /// Timeout of the body of a request.
     pub request_timeout: Duration,
     /// Timeout of a call, from its first byte to the last byte of its response.
     pub call_timeout: Duration,
@@ -123,7 +124,7 @@ impl Default for GatewayLimits {
             recorded_bytes: 4 << 30,
             calls: 32_768,
             calls_per_run: 256,
-            max_connections: 65_536,
+            listener: ListenerLimits::of(ListenerKind::Gateway),
             request_timeout: Duration::from_secs(60),
             call_timeout: Duration::from_secs(1800),
             idle_timeout: Duration::from_secs(300),

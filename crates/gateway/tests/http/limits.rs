@@ -6,6 +6,7 @@ use futures_util::future::join_all;
 use futures_util::stream;
 use rollway_gateway::gateway::{GatewayLimits, GatewayOptions, RunBudget};
 use rollway_mock_server::{MockFault, MockServerOptions};
+use rollway_net::ListenerLimits;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
@@ -104,17 +105,16 @@ async fn an_idle_stream_times_out() {
 
 #[tokio::test]
 async fn slow_clients_time_out() {
-    let world = world(GatewayLimits {
-        request_timeout: Duration::from_millis(200),
-        ..GatewayLimits::default()
-    })
-    .await;
+    let timeout = Duration::from_millis(200);
+    let defaults = GatewayLimits::default();
+    let listener = ListenerLimits { header_timeout: timeout, ..defaults.listener.clone() };
+    let world = world(GatewayLimits { listener, request_timeout: timeout, ..defaults }).await;
     let address = world.gateway.url().strip_prefix("http://").unwrap().to_owned();
     let mut reply = String::new();
     let mut slow = TcpStream::connect(&address).await.unwrap();
     slow.write_all(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n").await.unwrap();
     slow.read_to_string(&mut reply).await.unwrap();
-    assert!(reply.is_empty() || reply.starts_with("HTTP/1.1 408"), "{reply}");
+    assert!(reply.is_empty(), "{reply}");
 
     let mut slow = TcpStream::connect(&address).await.unwrap();
     let head = format!(
@@ -216,7 +216,7 @@ async fn tool_turns_and_time_have_budgets() {
 }
 
 #[tokio::test]
-async fn ambiguous_framing_is_refused_or_ends_the_connection() {
+async fn ambiguous_framing_is_refused_and_ends_the_connection() {
     let world = World::new().await;
     let address = world.gateway.url().strip_prefix("http://").unwrap().to_owned();
     let head = format!(
@@ -225,11 +225,11 @@ async fn ambiguous_framing_is_refused_or_ends_the_connection() {
     );
     // The smuggled request must not be answered.
     let body = "2\r\n{}\r\n0\r\n\r\nGET /health HTTP/1.1\r\nhost: x\r\n\r\n";
-    for (framing, is_refused) in [
-        ("content-length: 2\r\ntransfer-encoding: chunked\r\n", false),
-        ("transfer-encoding: chunked\r\ncontent-length: 2\r\n", false),
-        ("transfer-encoding: gzip, chunked\r\n", true),
-        ("transfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n", true),
+    for framing in [
+        "content-length: 2\r\ntransfer-encoding: chunked\r\n",
+        "transfer-encoding: chunked\r\ncontent-length: 2\r\n",
+        "transfer-encoding: gzip, chunked\r\n",
+        "transfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n",
     ] {
         let mut stream = TcpStream::connect(&address).await.unwrap();
         stream.write_all(format!("{head}{framing}\r\n{body}").as_bytes()).await.unwrap();
@@ -238,6 +238,6 @@ async fn ambiguous_framing_is_refused_or_ends_the_connection() {
         stream.read_to_string(&mut reply).await.unwrap();
         assert_eq!(reply.matches("HTTP/1.1 ").count(), 1, "{framing:?}: {reply}");
         assert!(reply.starts_with("HTTP/1.1 400"), "{framing:?}: {reply}");
-        assert_eq!(reply.contains("Transfer-Encoding"), is_refused, "{framing:?}: {reply}");
+        assert!(reply.contains("Transfer-Encoding"), "{framing:?}: {reply}");
     }
 }
