@@ -7,6 +7,7 @@ use clap::Args;
 use rollway::dashboard::{Dashboard, DashboardAddress, DashboardError, DashboardOptions};
 use rollway::history;
 use rollway_base::error_chain;
+use rollway_base::listener::{ListenerKind, ListenerLimits};
 
 use crate::signals::Signals;
 use crate::{CliError, runtime};
@@ -42,8 +43,9 @@ pub(crate) fn view(args: &ViewArgs) -> Result<(), CliError> {
         }
         let view =
             history::recorded_view(job).map_err(|error| CliError::Input(error.to_string()))?;
-        let options =
-            DashboardOptions { listen: args.listen.clone(), token: None, view, metrics: None };
+        let limits = ListenerLimits::of(ListenerKind::Dashboard);
+        let listen = args.listen.clone();
+        let options = DashboardOptions { listen, limits, token: None, view, metrics: None };
         let dashboard = Dashboard::open(options).await?;
         let mut signals = Signals::new()?;
         outln!("{}", dashboard.address());

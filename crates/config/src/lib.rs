@@ -35,6 +35,7 @@ mod job_name;
 mod key_schema;
 mod ledger;
 mod limits;
+mod listeners;
 mod load;
 mod migrate;
 mod model;
@@ -79,6 +80,7 @@ pub use self::gateway::{ExperienceWeightsConfig, GatewayConfig};
 pub use self::history::HistoryConfig;
 pub use self::ledger::LedgerConfig;
 pub use self::limits::LimitsConfig;
+pub use self::listeners::{ConnectionLimitsConfig, ListenersConfig};
 pub use self::migrate::{MigratedKey, MigratedName, MigrationOutcome, MigrationReport};
 pub use self::model::{EngineType, ModelConfig};
 pub use self::monitor::{Log, LogLevel, MonitorConfig, MonitorType};
@@ -126,6 +128,7 @@ section! {
         pub data_processor: DataProcessorConfig,
         pub explorer: ExplorerConfig,
         pub ledger: LedgerConfig,
+        pub listeners: ListenersConfig,
         pub log: Log,
         pub monitor: MonitorConfig,
         pub simulation: SimulationConfig,

@@ -16,6 +16,7 @@ use rollway_engine::{
     CollectOptions, LocalRunners, RunContext, RunOutcome, RunOutput, Scheduler, Task,
     WorkflowRegistry,
 };
+use rollway_net::{ListenerKind, ListenerLimits};
 use rollway_telemetry::alarms::AlarmObserver;
 use rollway_telemetry::history::{self, RunHistory};
 use rollway_telemetry::prometheus::PrometheusExporter;
@@ -149,8 +150,9 @@ async fn browse(view: Arc<dyn view::JobView>) -> Dashboard {
     let token = "token";
     let secret = Some(Secret::new(token).expect("a token"));
     let listen = "127.0.0.1:0".to_owned();
+    let limits = ListenerLimits::of(ListenerKind::Dashboard);
     let options =
-        rollway_dashboard::DashboardOptions { listen, token: secret, view, metrics: None };
+        rollway_dashboard::DashboardOptions { listen, limits, token: secret, view, metrics: None };
     let dashboard = Dashboard::open(options).await.expect("a port");
     let address = dashboard.address();
     let host = address.trim_start_matches("http://");

@@ -20,15 +20,15 @@ mod routes;
 use std::fmt;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
-use axum::serve::ListenerExt as _;
-use rollway_base::Secret;
 use rollway_base::net::advertised_url;
+use rollway_base::{Address, Secret};
 use rollway_config::Config;
 use rollway_config::secrets::api_key;
+use rollway_net::{BoundListener, ListenerKind, ListenerLimits, ListenerOptions, RunningListener};
 use rollway_telemetry::prometheus::PrometheusExporter;
 use rollway_telemetry::view::JobView;
-use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 pub use self::address_file::{CARD, DashboardAddress};
@@ -36,10 +36,14 @@ use self::auth::DashboardAuth;
 use self::event_stream::EventHub;
 pub use self::job_dashboard::JobDashboard;
 
+/// Time for open responses to end when the dashboard stops.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
+
 #[derive(Clone)]
 pub struct DashboardOptions {
     /// `host:port`; port 0 means any free port.
     pub listen: String,
+    pub limits: ListenerLimits,
     /// `None`: a random token.
     pub token: Option<Secret>,
     pub view: Arc<dyn JobView>,
@@ -56,7 +60,9 @@ impl DashboardOptions {
         let variable = config.dashboard.token_env.as_deref();
         let token = api_key("dashboard.token_env", variable)
             .map_err(|problem| DashboardError::Token(problem.to_string()))?;
-        Ok(Self { listen: config.dashboard.listen.clone(), token, view, metrics: None })
+        let listen = config.dashboard.listen.clone();
+        let limits = config.listeners.limits(ListenerKind::Dashboard);
+        Ok(Self { listen, limits, token, view, metrics: None })
     }
 }
 
@@ -89,6 +95,7 @@ fn remedy(error: &io::Error) -> &'static str {
 pub struct Dashboard {
     address: DashboardAddress,
     hub: Arc<EventHub>,
+    listening: RunningListener,
     shutdown: CancellationToken,
 }
 
@@ -99,8 +106,9 @@ impl Dashboard {
     /// If it cannot listen there, or cannot create a token.
     pub async fn open(options: DashboardOptions) -> Result<Self, DashboardError> {
         let failed = |source| DashboardError::Listen { address: options.listen.clone(), source };
-        let listener = TcpListener::bind(&options.listen).await.map_err(failed)?;
-        let address = listener.local_addr().map_err(failed)?;
+        let bound = BoundListener::bind(&Address::Tcp(options.listen.clone())).await;
+        let bound = bound.map_err(|error| failed(error.into()))?;
+        let address = bound.tcp_address().ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?;
         let token = match options.token {
             Some(token) => token,
             None => {
@@ -112,18 +120,12 @@ impl Dashboard {
         let auth = DashboardAuth::new(token.clone(), address);
         let shared =
             routes::DashboardState::new(options.view, options.metrics, auth, Arc::clone(&hub));
-        let listener = listener.tap_io(|stream| {
-            let _ = stream.set_nodelay(true);
-        });
-        let serving = axum::serve(listener, routes::router(shared))
-            .with_graceful_shutdown(shutdown.clone().cancelled_owned());
-        tokio::spawn(async move {
-            // It never fails: errors of connections go to their clients.
-            let _ = serving.await;
-        });
+        let listener_options = ListenerOptions::new(ListenerKind::Dashboard, options.limits);
+        let routes = routes::router(shared);
+        let listening = RunningListener::serve_shared(bound, listener_options, routes);
         let url = advertised_url(&format!("http://{address}"));
         let (token, pid) = (token.reveal().to_owned(), std::process::id());
-        Ok(Self { address: DashboardAddress { url, token, pid }, hub, shutdown })
+        Ok(Self { address: DashboardAddress { url, token, pid }, hub, listening, shutdown })
     }
 
     /// Returns the URL with the token.
@@ -145,5 +147,7 @@ impl Dashboard {
 impl Drop for Dashboard {
     fn drop(&mut self) {
         self.shutdown.cancel();
+        // Pages get the last events.
+        self.listening.close_within(SHUTDOWN_TIMEOUT);
     }
 }

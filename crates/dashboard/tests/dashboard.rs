@@ -8,6 +8,7 @@ use std::time::Duration;
 use rollway_base::Secret;
 use rollway_config::Config;
 use rollway_dashboard::{CARD, Dashboard, DashboardAddress, DashboardError, DashboardOptions};
+use rollway_net::{ListenerKind, ListenerLimits};
 use rollway_telemetry::DropCounters;
 use rollway_telemetry::prometheus::PrometheusExporter;
 use rollway_telemetry::view::{
@@ -92,6 +93,7 @@ async fn serve() -> TestDashboard {
     let job = Arc::new(TestJob::default());
     let options = DashboardOptions {
         listen: "127.0.0.1:0".into(),
+        limits: ListenerLimits::of(ListenerKind::Dashboard),
         token: Some(Secret::new(TOKEN).unwrap()),
         view: Arc::clone(&job) as _,
         metrics: Some(PrometheusExporter::new(&Config::default(), DropCounters::default())),
@@ -301,6 +303,7 @@ async fn a_busy_port_is_an_error_with_remedy() {
     let served = serve().await;
     let options = DashboardOptions {
         listen: served.host.clone(),
+        limits: ListenerLimits::of(ListenerKind::Dashboard),
         token: None,
         view: Arc::new(TestJob::default()),
         metrics: None,

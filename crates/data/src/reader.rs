@@ -16,6 +16,7 @@ pub use self::interruptible::read_until;
 pub use self::open::{ReaderTarget, SECRET, open, storage, with_table};
 pub use self::remote::{RemoteReader, RetryTimeouts, connect};
 pub use self::server::{ReaderServer, ReaderServerError, ReaderServerOptions, serve};
+pub use rollway_protocol::reader::ReaderLimits;
 
 /// Returns a runtime whose threads serve connections while their owner blocks.
 fn runtime(name: &str, threads: usize) -> std::io::Result<tokio::runtime::Runtime> {

@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use rollway_base::Secret;
 use rollway_base::atomic_file::{self, FileError};
+use rollway_base::listener::{ListenerKind, ListenerLimits};
 use rollway_config::{Config, StorageType};
 use rollway_data::buffer::Buffer;
-use rollway_data::reader::{self, ReaderServer};
+use rollway_data::reader::{self, ReaderLimits, ReaderServer};
 
 use crate::sink::PipelineSink;
 
@@ -40,7 +41,8 @@ impl JobReaderServer {
         let job = config.job_dir();
         let secret_file = job.join(format!("{}_reader_secret.txt", own.name));
         let secret = atomic_file::load_or_create_secret(&secret_file)?;
-        let served = tokio::task::spawn_blocking(move || serve(buffer, secret)).await;
+        let limits = config.listeners.limits(ListenerKind::Readers);
+        let served = tokio::task::spawn_blocking(move || serve(buffer, secret, &limits)).await;
         let served = served.map_err(|error| JobReaderServerError::Reader(error.to_string()))??;
         atomic_file::write_line(
             &job.join(format!("{}_reader_url.txt", own.name)),
@@ -64,10 +66,20 @@ impl JobReaderServer {
     }
 }
 
-fn serve(buffer: Arc<dyn Buffer>, secret: Secret) -> Result<ReaderServer, JobReaderServerError> {
+fn serve(
+    buffer: Arc<dyn Buffer>,
+    secret: Secret,
+    limits: &ListenerLimits,
+) -> Result<ReaderServer, JobReaderServerError> {
+    let defaults = reader::ReaderServerOptions::default();
     let options = reader::ReaderServerOptions {
         secret: Some(secret),
-        ..reader::ReaderServerOptions::default()
+        limits: ReaderLimits {
+            connections: limits.connections,
+            hello_timeout: limits.header_timeout,
+            ..defaults.limits.clone()
+        },
+        ..defaults
     };
     reader::serve(buffer, options).map_err(|error| JobReaderServerError::Reader(error.to_string()))
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use rollway_base::Secret;
+use rollway_base::listener::ListenerKind;
 use rollway_base::net::host_port;
 use rollway_config::secrets::api_key;
 use rollway_config::{
@@ -48,7 +49,10 @@ pub fn options(config: &Config) -> Result<(GatewayOptions, Vec<ServerSpec>), Con
         host: site.map(|site| site.host),
         admin_key,
         agent_key: None,
-        limits: limits(gateway, call_timeout),
+        limits: GatewayLimits {
+            listener: config.listeners.limits(ListenerKind::Gateway),
+            ..limits(gateway, call_timeout)
+        },
         record: recording::RecorderLimits {
             max_bytes: gateway.recorded_bytes_per_run,
             max_experience_bytes: explorer.limits.payload_bytes_per_run,

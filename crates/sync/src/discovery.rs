@@ -13,7 +13,8 @@ use std::time::Duration;
 
 use rollway_base::Secret;
 use rollway_base::folder::create_missing_folder;
-use tokio::net::{TcpListener, TcpSocket, lookup_host};
+use rollway_net::BoundListener;
+use tokio::net::lookup_host;
 use tokio::time::Instant;
 
 use super::address_file::{SyncAddressFile, file};
@@ -33,9 +34,6 @@ const MAX_PAUSE: Duration = Duration::from_millis(300);
 
 /// Time for a peer at the address to accept the secret, whose file may just be written.
 const AUTH_TIMEOUT: Duration = Duration::from_secs(3);
-
-/// Listen backlog.
-const BACKLOG: u32 = 1024;
 
 enum NotFound {
     /// There may be a host later.
@@ -102,7 +100,7 @@ async fn attempt(options: &SynchronizerOptions, takes_over: bool) -> Result<Sync
             match (lock, address_file) {
                 (Some(lock), address_file) => {
                     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-                    let listener = bind(address).map_err(|error| {
+                    let listener = BoundListener::bind_tcp(address).map_err(|error| {
                         let message =
                             format!("no port of this machine can be listened at: {error}");
                         NotFound::Fatal(SyncError::Address(message))
@@ -152,17 +150,10 @@ fn lock(job_dir: &Path) -> Result<Option<File>, SyncError> {
     }
 }
 
-async fn listen(address: &str) -> io::Result<TcpListener> {
+async fn listen(address: &str) -> io::Result<BoundListener> {
     let mut found = lookup_host(address).await?;
     let none = || io::Error::new(io::ErrorKind::InvalidInput, "it has no address");
-    bind(found.next().ok_or_else(none)?)
-}
-
-fn bind(address: SocketAddr) -> io::Result<TcpListener> {
-    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-    socket.set_reuseaddr(true)?;
-    socket.bind(address)?;
-    socket.listen(BACKLOG)
+    BoundListener::bind_tcp(found.next().ok_or_else(none)?)
 }
 
 /// Tells whether another process or machine may have the address.
@@ -173,14 +164,13 @@ fn is_elsewhere(error: &io::Error) -> bool {
 /// Hosts the synchronizer and writes its address.
 fn host(
     options: &SynchronizerOptions,
-    (listener, lock): (TcpListener, Option<File>),
+    (listener, lock): (BoundListener, Option<File>),
     known: Option<Secret>,
     left: Option<SyncAddressFile>,
 ) -> Result<SyncLink, NotFound> {
     let fail = |error: io::Error| NotFound::Fatal(SyncError::Address(error.to_string()));
     let secret = known.map_or_else(Secret::random, Ok).map_err(fail)?;
-    let address = listener.local_addr().map_err(fail)?;
-    let url = advertised_url(&format!("http://{address}"));
+    let url = advertised_url(&format!("http://{}", listener.address()));
     let path = file(&options.job_dir);
     create_missing_folder(&options.job_dir)
         .map_err(|error| NotFound::Fatal(SyncError::file(&options.job_dir, &error)))?;

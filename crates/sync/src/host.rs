@@ -3,9 +3,10 @@
 use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rollway_base::Secret;
-use tokio::net::TcpListener;
+use rollway_net::{BoundListener, ListenerKind, ListenerOptions, RunningListener};
 use tokio_util::sync::CancellationToken;
 
 use super::address_file::SyncAddressFile;
@@ -17,12 +18,16 @@ use super::store::WeightStore;
 use super::sync_driver::SyncDriver;
 use super::transport::transport;
 
+/// Time for requests in flight when hosting stops: their waits end at once.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
+
 /// Dropping it stops hosting.
 #[derive(Debug)]
 pub(super) struct SyncServer {
     driver: Arc<SyncDriver>,
     url: String,
     store: Arc<WeightStore>,
+    listening: RunningListener,
     over: CancellationToken,
     /// Host lock, held until the process ends.
     lock: Option<File>,
@@ -31,7 +36,7 @@ pub(super) struct SyncServer {
 impl SyncServer {
     pub(super) fn start(
         options: &SynchronizerOptions,
-        listener: TcpListener,
+        listener: BoundListener,
         (address_file, path): (SyncAddressFile, PathBuf),
         secret: Secret,
         lock: Option<File>,
@@ -48,9 +53,12 @@ impl SyncServer {
         }
         let shared =
             routes::SyncServerShared::new(Arc::clone(&driver), Arc::clone(&store), secret, options);
-        routes::serve(listener, shared, over.clone());
+        let listener_options =
+            ListenerOptions::new(ListenerKind::Synchronizer, options.limits.clone());
+        let listening =
+            RunningListener::serve_shared(listener, listener_options, routes::router(shared));
         tracing::info!(url, job = options.job, "hosting the synchronizer");
-        Ok(Self { driver, url, store, over, lock })
+        Ok(Self { driver, url, store, listening, over, lock })
     }
 
     pub(super) fn url(&self) -> &str {
@@ -69,6 +77,7 @@ impl SyncServer {
 impl Drop for SyncServer {
     fn drop(&mut self) {
         self.over.cancel();
+        self.listening.close_within(SHUTDOWN_TIMEOUT);
         self.store.forget();
         // Released last: no process finds this host any more.
         drop(self.lock.take());

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use rollway_base::Secret;
 use rollway_config::{Config, SyncMethod};
+use rollway_net::{ListenerKind, ListenerLimits};
 
 use super::weight_folder::{self, CheckpointRetention};
 
@@ -32,6 +33,8 @@ pub struct SynchronizerOptions {
     pub may_host: bool,
     /// Secret for a process without access to the job folder.
     pub secret: Option<Secret>,
+    /// Limits of the connections to a host.
+    pub limits: ListenerLimits,
 }
 
 impl SynchronizerOptions {
@@ -46,6 +49,7 @@ impl SynchronizerOptions {
             address: address.filter(|address| !address.is_empty()),
             method: config.synchronizer.sync_method,
             retention: CheckpointRetention::of(config),
+            limits: config.listeners.limits(ListenerKind::Synchronizer),
             ..Self::new(config.job_dir())
         }
     }
@@ -63,6 +67,7 @@ impl SynchronizerOptions {
             memory: weight_folder::memory(&job_dir),
             may_host: true,
             secret: None,
+            limits: ListenerLimits::of(ListenerKind::Synchronizer),
             job_dir,
         }
     }

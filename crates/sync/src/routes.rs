@@ -12,7 +12,6 @@ use axum::http::{StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post, put};
-use axum::serve::ListenerExt as _;
 use axum::{Json, Router};
 use bytes::Bytes;
 use futures_util::StreamExt as _;
@@ -20,9 +19,7 @@ use rollway_base::Secret;
 use rollway_config::SyncMethod;
 use rollway_core::sync::{HeartbeatReply, LeaveReason, MemberRole};
 use serde::{Deserialize, Serialize};
-use tokio::net::TcpListener;
 use tokio::sync::mpsc;
-use tokio_util::sync::CancellationToken;
 
 use super::error::SyncError;
 use super::messages::{
@@ -45,9 +42,6 @@ const MAX_METRICS: usize = 1_000;
 
 /// Maximum size of weights: half a tebibyte.
 const MAX_WEIGHTS: u64 = 512 << 30;
-
-/// Timeout of the next chunk of weights.
-const MAX_PAUSE: Duration = Duration::from_secs(60);
 
 /// Chunks queued for writing.
 const QUEUED_CHUNKS: usize = 16;
@@ -161,19 +155,7 @@ impl SyncServerShared {
     }
 }
 
-pub(super) fn serve(listener: TcpListener, shared: Arc<SyncServerShared>, over: CancellationToken) {
-    let listener = listener.tap_io(|stream| {
-        let _ = stream.set_nodelay(true);
-    });
-    let serving =
-        axum::serve(listener, router(shared)).with_graceful_shutdown(over.cancelled_owned());
-    tokio::spawn(async move {
-        // Errors of connections are handled by the peers.
-        let _ = serving.await;
-    });
-}
-
-fn router(shared: Arc<SyncServerShared>) -> Router {
+pub(super) fn router(shared: Arc<SyncServerShared>) -> Router {
     Router::new()
         .route("/v1/job", get(about))
         .route("/v1/status", get(status))
@@ -370,9 +352,8 @@ async fn receive(
     let mut size = 0u64;
     let torn = |reason: String| SyncError::Weights(format!("the weights are incomplete: {reason}"));
     loop {
-        let next = tokio::time::timeout(MAX_PAUSE, body.next()).await;
-        let next = next.map_err(|_| torn(format!("no data for {MAX_PAUSE:?}")))?;
-        let Some(chunk) = next else { return Ok(()) };
+        // The listener limits the time between two chunks.
+        let Some(chunk) = body.next().await else { return Ok(()) };
         let chunk = chunk.map_err(|error| torn(error.to_string()))?;
         size += chunk.len() as u64;
         if size > MAX_WEIGHTS {

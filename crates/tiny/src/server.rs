@@ -18,10 +18,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use axum::serve::ListenerExt as _;
-use tokio::net::{TcpListener, TcpSocket};
-use tokio::task::JoinHandle;
-use tokio_util::sync::CancellationToken;
+use rollway_net::{BoundListener, ListenerKind, ListenerOptions, RunningListener};
 
 pub use self::generation_thread::GenerationCounts;
 use self::generation_thread::{GenerationBatch, GenerationThread};
@@ -31,16 +28,12 @@ use self::routes::{TinyServerShared, router};
 /// Maximum time to finish open responses at shutdown.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Connections waiting to be accepted.
-const BACKLOG: u32 = 4096;
-
 /// A running server. Dropping it stops it.
 #[derive(Debug)]
 pub struct TinyServer {
     address: SocketAddr,
     shared: Arc<TinyServerShared>,
-    shutdown: CancellationToken,
-    listening: Option<JoinHandle<()>>,
+    listening: RunningListener,
     generating: Option<thread::JoinHandle<()>>,
 }
 
@@ -52,23 +45,16 @@ impl TinyServer {
             let message = format!("the model has {known} tokens, but its vocabulary has {size}");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
-        let listener = listen(options.address)?;
-        let address = listener.local_addr()?;
+        let listener = BoundListener::bind_tcp(options.address)?;
+        let address = listener.tcp_address().unwrap_or(options.address);
+        let limits = options.listener.clone();
         let (generation, generating) = GenerationThread::start(&options)?;
         let shared = Arc::new(TinyServerShared::new(options, generation));
-        let shutdown = CancellationToken::new();
-        let listener = listener.tap_io(|stream| {
-            let _ = stream.set_nodelay(true);
-        });
-        let serving = axum::serve(listener, router(Arc::clone(&shared)))
-            .with_graceful_shutdown(shutdown.clone().cancelled_owned());
-        let listening = tokio::spawn(async move {
-            // It never fails: connection errors show at the client.
-            let _ = serving.await;
-        });
+        let listener_options = ListenerOptions::new(ListenerKind::EmbeddedModel, limits);
+        let listening =
+            RunningListener::serve_shared(listener, listener_options, router(Arc::clone(&shared)));
         tracing::debug!(%address, "embedded model listening");
-        let (listening, generating) = (Some(listening), Some(generating));
-        Ok(Self { address, shared, shutdown, listening, generating })
+        Ok(Self { address, shared, listening, generating: Some(generating) })
     }
 
     pub const fn address(&self) -> SocketAddr {
@@ -92,12 +78,7 @@ impl TinyServer {
     /// Stops the server and frees its port; running requests fail.
     pub async fn stop(mut self) {
         self.end();
-        if let Some(mut listening) = self.listening.take() {
-            // Do not wait for a client that never finishes its request.
-            if tokio::time::timeout(SHUTDOWN_TIMEOUT, &mut listening).await.is_err() {
-                listening.abort();
-            }
-        }
+        self.listening.finish().await;
         if let Some(thread) = self.generating.take() {
             let _ = tokio::task::spawn_blocking(move || thread.join()).await;
         }
@@ -105,7 +86,7 @@ impl TinyServer {
 
     fn end(&self) {
         self.shared.generation.send(GenerationBatch::end);
-        self.shutdown.cancel();
+        self.listening.close_within(SHUTDOWN_TIMEOUT);
     }
 }
 
@@ -113,14 +94,4 @@ impl Drop for TinyServer {
     fn drop(&mut self) {
         self.end();
     }
-}
-
-fn listen(address: SocketAddr) -> io::Result<TcpListener> {
-    let socket = match address {
-        SocketAddr::V4(_) => TcpSocket::new_v4()?,
-        SocketAddr::V6(_) => TcpSocket::new_v6()?,
-    };
-    socket.set_reuseaddr(true)?;
-    socket.bind(address)?;
-    socket.listen(BACKLOG)
 }

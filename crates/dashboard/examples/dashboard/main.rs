@@ -21,6 +21,7 @@ use std::sync::Arc;
 
 use rollway_base::Secret;
 use rollway_dashboard::{Dashboard, DashboardOptions};
+use rollway_net::{ListenerKind, ListenerLimits};
 
 use self::demo::Demo;
 
@@ -69,6 +70,7 @@ async fn main() {
     }
     let options = DashboardOptions {
         listen: args.listen,
+        limits: ListenerLimits::of(ListenerKind::Dashboard),
         token: args.token.map(|token| Secret::new(token).expect("the token has letters")),
         view: demo,
         metrics: None,

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use rollway_base::Address;
+use rollway_base::listener::ListenerKind;
 use rollway_config::secrets::secret_variables;
 use rollway_config::{ClusterBackend, Config};
 
@@ -62,6 +63,7 @@ async fn listen(
     let message_bytes = config.explorer.limits.payload_bytes_per_run.saturating_add(REPORT_BYTES);
     options.removed_env.extend(secret_variables(config));
     options.message_bytes = usize::try_from(message_bytes.min(MAX_GRPC_BYTES)).ok();
+    options.limits = config.listeners.limits(ListenerKind::Workers);
     let Some(site) = AdvertisedAddress::of(config) else { return WorkerPool::new(options).await };
     let file = file(config);
     options.address = Some(Address::Tcp(site.listens_at(site.port)));

@@ -29,6 +29,7 @@ use std::{fmt, io};
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use rollway_base::address_file::AddressFile;
+use rollway_base::listener::{ListenerKind, ListenerLimits};
 use rollway_base::net::host_port;
 use rollway_base::{Address, Secret};
 use rollway_core::{Incarnation, RunnerId};
@@ -52,9 +53,6 @@ use crate::runner_status::RunnerStatusTable;
 use crate::workers::temporary_folder::TemporaryFolder;
 use crate::workers::{Reporter, RunnerBackend, RunnerCommand};
 
-/// Maximum number of connected workers.
-const CONNECTIONS: usize = 16_384;
-
 #[derive(Clone)]
 pub struct WorkerPoolOptions {
     /// Worker program; reads the connection from its environment (`rollway_protocol::env`).
@@ -70,6 +68,8 @@ pub struct WorkerPoolOptions {
     pub host: Option<String>,
     /// `None`: a new secret.
     pub secret: Option<Secret>,
+    /// Limits of connections; of these the number and the timeout of the handshake.
+    pub limits: ListenerLimits,
     /// Interval of probes of a silent connection, and time limit of their responses.
     pub keepalive: Duration,
     /// Heartbeat interval.
@@ -93,6 +93,7 @@ impl WorkerPoolOptions {
             address: None,
             host: None,
             secret: None,
+            limits: ListenerLimits::of(ListenerKind::Workers),
             keepalive: Duration::from_secs(10),
             heartbeat: Duration::from_secs(5),
             runners_per_worker: 1,
@@ -251,7 +252,8 @@ impl WorkerPool {
         let message_bytes = options.message_bytes.unwrap_or(default.message_bytes);
         let limits = WorkerServerLimits {
             keepalive: options.keepalive,
-            connections: CONNECTIONS,
+            connections: options.limits.connections,
+            hello_timeout: options.limits.header_timeout,
             message_bytes,
             event_bytes: default.event_bytes.max(message_bytes),
             ..default

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use rollway_base::{Secret, ServerKind};
+use rollway_base::listener::{ListenerKind, ListenerLimits};
 use rollway_config::{Config, EngineType, ModelConfig};
 use rollway_gateway::models::ServerSpec;
 use rollway_mock_server::{MockServer, MockServerOptions};
@@ -31,10 +32,11 @@ impl EmbeddedServers {
     ) -> Result<(Self, Vec<ServerSpec>)> {
         let (mut embedded, mut specs) = (Self::default(), Vec::new());
         let trained = trained_model(config);
-        embedded.model(&config.explorer.rollout_model, &trained, start, &mut specs)?;
+        let limits = config.listeners.limits(ListenerKind::EmbeddedModel);
+        embedded.model(&config.explorer.rollout_model, &trained, start, &limits, &mut specs)?;
         specs.iter_mut().for_each(|spec| spec.trained = true);
         for (name, model) in config.explorer.named_auxiliary_models() {
-            embedded.model(model, &name, &None, &mut specs)?;
+            embedded.model(model, &name, &None, &limits, &mut specs)?;
         }
         Ok((embedded, specs))
     }
@@ -44,6 +46,7 @@ impl EmbeddedServers {
         model: &ModelConfig,
         name: &str,
         start: &InitialWeights,
+        limits: &ListenerLimits,
         specs: &mut Vec<ServerSpec>,
     ) -> Result<()> {
         let failed = |error: std::io::Error| ExplorerError::Model(error.to_string());
@@ -51,7 +54,8 @@ impl EmbeddedServers {
             let mut api_key = None;
             let url = if model.engine_type == EngineType::Tiny {
                 api_key = Some(Secret::random().map_err(failed)?);
-                let options = tiny(model, name, start, api_key.clone())?;
+                let mut options = tiny(model, name, start, api_key.clone())?;
+                options.listener = limits.clone();
                 self.tiny.push(TinyServer::start(options).map_err(failed)?);
                 self.tiny.last().map(TinyServer::url)
             } else {

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use rollway_base::listener::ListenerKind;
 use rollway_config::{Config, Mode};
 use rollway_dashboard::JobDashboard;
 use rollway_engine::events::{RunObserver, RunObservers};
@@ -166,7 +167,8 @@ async fn serve(
     meters: &Arc<PrometheusExporter>,
 ) -> Result<Option<MetricsServer>, PreflightError> {
     let Some(address) = &config.monitor.prometheus else { return Ok(None) };
-    let started = MetricsServer::start(address, Arc::clone(meters)).await;
+    let limits = config.listeners.limits(ListenerKind::Metrics);
+    let started = MetricsServer::start(address, limits, Arc::clone(meters)).await;
     let listen = started.map_err(|error| {
         let hint = "set `monitor.prometheus` to an address of this machine with a free port, or to \
                     port 0";

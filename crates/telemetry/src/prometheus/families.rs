@@ -13,6 +13,7 @@ use rollway_core::{
 };
 use rollway_engine::LoopLag;
 use rollway_engine::live_stats::MetricsSnapshot;
+use rollway_net::counter_rows;
 
 use super::durations::{DurationNames, Spans};
 use super::job_metrics::JobMetrics;
@@ -75,6 +76,7 @@ impl Collector for MetricsView {
         self.driver(&mut page)?;
         self.steps(&mut page)?;
         self.experiences(&mut page)?;
+        connections(&mut page)?;
         self.problems(&mut page)
     }
 }
@@ -341,6 +343,28 @@ impl MetricsView {
                 .try_for_each(|(observer, count)| put(&[("observer", observer)], *count))
         })
     }
+}
+
+/// Writes the connections of the listeners of this process.
+fn connections(page: &mut MetricsPage<'_>) -> Result {
+    let rows = counter_rows();
+    let help = "Open connections by listener";
+    page.gauges("connections_open", help, |put: Put<'_, f64>| {
+        rows.iter().try_for_each(|row| put(&[("listener", row.listener)], row.open as f64))
+    })?;
+    let help = "Accepted connections by listener";
+    page.counters("connections_accepted", help, |put: Put<'_, u64>| {
+        rows.iter().try_for_each(|row| put(&[("listener", row.listener)], row.accepted))
+    })?;
+    let help = "Connections that a listener refused or closed, by listener and reason";
+    page.counters("connections_closed", help, |put: Put<'_, u64>| {
+        for row in &rows {
+            for (reason, count) in &row.closed {
+                put(&[("listener", row.listener), ("reason", reason)], *count)?;
+            }
+        }
+        Ok(())
+    })
 }
 
 fn by_kind<T: 'static>(

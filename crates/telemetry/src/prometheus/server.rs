@@ -1,7 +1,6 @@
 //! HTTP server for the metrics of a job alone: `monitor.prometheus`.
 
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use axum::Router;
@@ -10,16 +9,15 @@ use axum::http::HeaderMap;
 use axum::http::header::{ACCEPT, CONTENT_TYPE};
 use axum::response::IntoResponse;
 use axum::routing::get;
-use tokio::net::TcpListener;
-use tokio::task::JoinHandle;
+use rollway_base::Address;
+use rollway_net::{BoundListener, ListenerKind, ListenerLimits, ListenerOptions, RunningListener};
 
 use super::{ExpositionFormat, PrometheusExporter};
 
 /// Serves metrics until it is dropped.
 #[derive(Debug)]
 pub struct MetricsServer {
-    address: SocketAddr,
-    task: JoinHandle<()>,
+    listening: RunningListener,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -36,28 +34,22 @@ impl MetricsServer {
     /// If it cannot listen there.
     pub async fn start(
         address: &str,
+        limits: ListenerLimits,
         exporter: Arc<PrometheusExporter>,
     ) -> Result<Self, MetricsServerError> {
-        let failed = |source| MetricsServerError { address: address.to_owned(), source };
-        let listener = TcpListener::bind(address).await.map_err(failed)?;
-        let address = listener.local_addr().map_err(failed)?;
+        let bound = BoundListener::bind(&Address::Tcp(address.to_owned())).await;
+        let bound = bound.map_err(|error| MetricsServerError {
+            address: address.to_owned(),
+            source: error.into(),
+        })?;
         let routes = Router::new().route("/metrics", get(show)).with_state(exporter);
-        let task = tokio::spawn(async move {
-            if let Err(error) = axum::serve(listener, routes).await {
-                tracing::warn!(%error, "metrics server stopped");
-            }
-        });
-        Ok(Self { address, task })
+        let options = ListenerOptions::new(ListenerKind::Metrics, limits);
+        Ok(Self { listening: RunningListener::serve_shared(bound, options, routes) })
     }
 
-    pub const fn address(&self) -> SocketAddr {
-        self.address
-    }
-}
-
-impl Drop for MetricsServer {
-    fn drop(&mut self) {
-        self.task.abort();
+    /// Returns the bound address, with the port that the system chose.
+    pub const fn address(&self) -> &Address {
+        self.listening.address()
     }
 }
 

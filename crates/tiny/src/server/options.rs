@@ -4,6 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use rollway_base::Secret;
+use rollway_net::{ListenerKind, ListenerLimits};
 use rollway_tiny_model::{ModelWeights, Vocabulary, arithmetic};
 
 #[derive(Clone, Debug)]
@@ -23,6 +24,7 @@ pub struct TinyServerOptions {
     /// Seed of requests without a `seed`.
     pub seed: u64,
     pub limits: TinyServerLimits,
+    pub listener: ListenerLimits,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +55,7 @@ impl Default for TinyServerOptions {
             vocabulary,
             seed: 0,
             limits: TinyServerLimits::default(),
+            listener: ListenerLimits::of(ListenerKind::EmbeddedModel),
         }
     }
 }
