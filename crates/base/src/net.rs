@@ -5,11 +5,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 /// Returns a URL that other machines can use: an unspecified host is replaced by this machine's
 /// address.
 pub fn advertised_url(url: &str) -> String {
-    let address = url.strip_prefix("http://").and_then(|rest| rest.parse::<SocketAddr>().ok());
-    match address {
-        Some(address) if address.ip().is_unspecified() => {
+    let parts = url.split_once("://");
+    let address = parts.and_then(|(_, rest)| rest.parse::<SocketAddr>().ok());
+    match (parts, address) {
+        (Some((scheme, _)), Some(address)) if address.ip().is_unspecified() => {
             let address = SocketAddr::new(source_address(address.ip()), address.port());
-            format!("http://{address}")
+            format!("{scheme}://{address}")
         }
         _ => url.to_owned(),
     }
@@ -81,7 +82,10 @@ mod tests {
     #[test]
     fn unspecified_host_is_replaced() {
         assert_eq!(advertised_url("http://127.0.0.1:80"), "http://127.0.0.1:80");
-        let url = advertised_url("http://0.0.0.0:8010");
-        assert!(url.ends_with(":8010") && !url.contains("0.0.0.0"), "{url}");
+        let url = advertised_url("https://0.0.0.0:8010");
+        assert!(
+            url.starts_with("https://") && url.ends_with(":8010") && !url.contains("0.0.0.0"),
+            "{url}"
+        );
     }
 }

@@ -16,7 +16,7 @@ use crate::{CliError, runtime};
 // A doc comment here would replace the description of the command in its help.
 #[derive(Debug, Args)]
 pub(crate) struct WorkerArgs {
-    /// Address of the job: HOST:PORT, or the `cluster.json` in its folder
+    /// Address of the job: tls:HOST:PORT#FINGERPRINT, HOST:PORT, or `cluster.json` in its folder
     #[arg(long, value_name = "HOST:PORT|FILE")]
     connect: String,
     /// File with the secret of the job, or its `cluster.json`; default: ROLLWAY_WORKER_SECRET

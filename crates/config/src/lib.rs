@@ -53,6 +53,7 @@ mod simulation;
 mod supervision;
 mod synchronizer;
 mod taskset;
+mod tls;
 mod trace;
 mod trainer;
 mod trinity;
@@ -93,6 +94,7 @@ pub use self::simulation::{SimulationConfig, SimulationFaults};
 pub use self::supervision::SupervisionConfig;
 pub use self::synchronizer::{InFlightCalls, SyncMethod, SyncStyle, SynchronizerConfig};
 pub use self::taskset::{DataSelector, Format, SelectorType, Taskset, TasksetStorage};
+pub use self::tls::{TlsConfig, TlsModeConfig};
 pub use self::trace::TraceConfig;
 pub use self::trainer::{TrainerConfig, TrainerType};
 
@@ -133,6 +135,7 @@ section! {
         pub monitor: MonitorConfig,
         pub simulation: SimulationConfig,
         pub synchronizer: SynchronizerConfig,
+        pub tls: TlsConfig,
         pub trace: TraceConfig,
         pub trainer: TrainerConfig,
         #[serde(skip)]

@@ -3,6 +3,7 @@
 mod cluster;
 mod monitors;
 mod scaling;
+mod tls;
 mod training;
 
 use std::collections::BTreeSet;
@@ -54,6 +55,7 @@ pub(super) fn resolve(config: &Config) -> Result<ResolvedConfig, ConfigError> {
     check.simulation();
     check.cluster();
     check.monitors();
+    check.tls();
     check.warnings.sort_by_key(|warning| SourceSpan::order(warning.span.as_ref()));
     if check.problems.is_empty() {
         Ok(ResolvedConfig { config: check.config, warnings: check.warnings })

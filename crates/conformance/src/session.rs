@@ -58,11 +58,11 @@ impl Stage {
             close_delay: options.grace,
             ..WorkerServerLimits::default()
         };
+        let address = numbered(&options.address, number);
         let server = worker_server::WorkerServerOptions {
-            address: numbered(&options.address, number),
-            secret: secret.clone(),
             versions: twist.versions.unwrap_or(VersionRange::SUPPORTED),
             limits,
+            ..worker_server::WorkerServerOptions::new(address, secret.clone())
         };
         let server = WorkerServer::bind(server).await.map_err(|error| error.to_string())?;
         let sent_secret = match twist.wrong_secret {
@@ -106,7 +106,7 @@ fn numbered(address: &Address, number: u32) -> Address {
             path.push(format!(".{number}"));
             Address::Unix(PathBuf::from(path))
         }
-        Address::Tcp(_) => address.clone(),
+        Address::Tcp(_) | Address::Tls { .. } => address.clone(),
     }
 }
 

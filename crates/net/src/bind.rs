@@ -7,11 +7,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rollway_base::Address;
+use rollway_base::tls::TlsOptions;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream};
 use tokio_util::either::Either;
 
 use crate::connection::Peer;
+use crate::tls::{TlsError, TlsIdentity};
 
 /// Maximum number of connections that wait to be accepted; the kernel may allow fewer.
 const BACKLOG: u32 = 16_384;
@@ -24,6 +26,8 @@ pub enum BindError {
     NotASocket { path: PathBuf },
     #[error("cannot listen on {address}")]
     Io { address: Address, source: io::Error },
+    #[error(transparent)]
+    Tls(#[from] TlsError),
 }
 
 impl From<BindError> for io::Error {
@@ -31,7 +35,7 @@ impl From<BindError> for io::Error {
         match error {
             BindError::Io { source, .. } => source,
             BindError::InUse { .. } => Self::new(io::ErrorKind::AddrInUse, error.to_string()),
-            BindError::NotASocket { .. } => Self::other(error.to_string()),
+            BindError::NotASocket { .. } | BindError::Tls(_) => Self::other(error.to_string()),
         }
     }
 }
@@ -66,7 +70,7 @@ impl BoundListener {
                 let socket = ListeningSocket::Unix { listener, _file: file };
                 Ok(Self { address: address.clone(), socket })
             }
-            Address::Tcp(host_port) => {
+            Address::Tcp(host_port) | Address::Tls { host_port, .. } => {
                 let found = tokio::net::lookup_host(host_port).await.map_err(failed)?;
                 let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
                 for address in found {
@@ -100,6 +104,17 @@ impl BoundListener {
         match &self.socket {
             ListeningSocket::Tcp(listener) => listener.local_addr().ok(),
             ListeningSocket::Unix { .. } => None,
+        }
+    }
+
+    /// Returns the certificate of this listener. `None`: it speaks clear text, as Unix sockets do.
+    ///
+    /// # Errors
+    /// If the certificate cannot be read or made.
+    pub fn identity(&self, options: &TlsOptions) -> Result<Option<TlsIdentity>, TlsError> {
+        match self.tcp_address() {
+            Some(address) => TlsIdentity::of(options, address),
+            None => Ok(None),
         }
     }
 

@@ -19,18 +19,24 @@ pub enum CloseReason {
     WriteTimeout,
     /// The end of a request was ambiguous.
     AmbiguousFraming,
+    /// The peer sent clear text to a listener that speaks TLS.
+    ClearText,
+    /// The TLS handshake failed, as when the peer refused the certificate.
+    TlsHandshake,
     /// The system could not accept a connection, as without free file descriptors.
     AcceptFailed,
 }
 
 impl CloseReason {
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 9] = [
         Self::ConnectionLimit,
         Self::Evicted,
         Self::HeaderTimeout,
         Self::IdleTimeout,
         Self::WriteTimeout,
         Self::AmbiguousFraming,
+        Self::ClearText,
+        Self::TlsHandshake,
         Self::AcceptFailed,
     ];
 
@@ -42,6 +48,8 @@ impl CloseReason {
             Self::IdleTimeout => "idle_timeout",
             Self::WriteTimeout => "write_timeout",
             Self::AmbiguousFraming => "ambiguous_framing",
+            Self::ClearText => "clear_text",
+            Self::TlsHandshake => "tls_handshake",
             Self::AcceptFailed => "accept_failed",
         }
     }

@@ -2,8 +2,8 @@
 //! model and mock server.
 //!
 //! ```text
-//! bind ─► accept ─► registry (limit, eviction) ─► connection ─► HTTP/1.1, HTTP/2 ─► service
-//!                        └─ counters by reason        └─ timeouts, framing check
+//! bind ─► accept ─► registry (limit, eviction) ─► TLS ─► connection ─► HTTP/1.1, HTTP/2 ─► service
+//!                        └─ counters by reason                └─ timeouts, framing check
 //! ```
 //!
 //! A listener accepts at most `ListenerLimits::connections`, and no more of a TCP address than its
@@ -24,6 +24,7 @@ mod io;
 mod options;
 mod registry;
 mod server;
+pub mod tls;
 
 pub use rollway_base::listener::{ListenerKind, ListenerLimits};
 

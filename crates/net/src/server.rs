@@ -10,7 +10,11 @@ use http::{Request, Response};
 use hyper_util::service::TowerToHyperService;
 use rollway_base::Address;
 use rollway_base::listener::ListenerLimits;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
 use tokio::runtime::Handle;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 use tokio_util::either::Either;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -23,6 +27,7 @@ use crate::counters::{CloseReason, ConnectionCounters};
 use crate::http_server::{BoxError, ConnectionService, HttpServer, OutgoingBody};
 use crate::options::{HttpVersions, ListenerOptions};
 use crate::registry::Registry;
+use crate::tls;
 
 /// Pause after a failed accept, as for lack of file descriptors.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
@@ -56,13 +61,18 @@ impl RunningListener {
         S: ConnectionService<B>,
         B: OutgoingBody,
     {
-        let ListenerOptions { kind, versions, mut limits } = options;
-        if bound.tcp_address().is_some() {
+        let ListenerOptions { kind, versions, mut limits, tls: identity } = options;
+        let (mut address, tcp_address) = (bound.address().clone(), bound.tcp_address());
+        if tcp_address.is_some() {
             limits.connections = connections::allowed(kind, limits.connections);
         }
+        if let (Some(identity), Address::Tcp(host_port)) = (&identity, &address) {
+            let (host_port, fingerprint) = (host_port.clone(), identity.fingerprint());
+            address = Address::Tls { host_port, fingerprint };
+        }
         let running = Self {
-            address: bound.address().clone(),
-            tcp_address: bound.tcp_address(),
+            address,
+            tcp_address,
             counters: Arc::new(ConnectionCounters::new(kind)),
             connections: TaskTracker::new(),
             closing: CancellationToken::new(),
@@ -72,6 +82,7 @@ impl RunningListener {
         };
         let acceptor = AcceptLoop {
             versions,
+            tls: identity.map(|identity| identity.acceptor(versions.protocols())),
             server: HttpServer::new(versions, limits.clone()),
             limits,
             registry: Registry::default(),
@@ -157,6 +168,7 @@ impl Drop for RunningListener {
 
 struct AcceptLoop<F> {
     versions: HttpVersions,
+    tls: Option<TlsAcceptor>,
     server: HttpServer,
     limits: ListenerLimits,
     registry: Registry,
@@ -216,14 +228,22 @@ impl<F> AcceptLoop<F> {
         let acceptor = Arc::clone(self);
         self.connections.spawn(async move {
             let open = OpenConnection { connection, acceptor };
-            let closing = open.acceptor.closing.clone();
-            open.acceptor.server.serve(stream, &open.connection, service, closing).await;
+            match (&open.acceptor.tls, stream) {
+                (Some(tls), Either::Right(stream)) => {
+                    if let Some(stream) = open.handshake(tls, stream).await {
+                        open.serve(stream, service).await;
+                    }
+                }
+                (_, stream) => open.serve(stream, service).await,
+            }
         });
     }
 
     /// Tells the peer why it is refused, if that needs no wait.
     fn refuse(&self, stream: PeerStream) {
-        if let (HttpVersions::Http1And2, Either::Right(stream)) = (self.versions, stream) {
+        if let (HttpVersions::Http1And2, None, Either::Right(stream)) =
+            (self.versions, &self.tls, stream)
+        {
             let _ = stream.try_write(BUSY);
         }
     }
@@ -233,6 +253,35 @@ impl<F> AcceptLoop<F> {
 struct OpenConnection<F> {
     connection: Arc<Connection>,
     acceptor: Arc<AcceptLoop<F>>,
+}
+
+impl<F> OpenConnection<F> {
+    async fn serve<I, S, B>(&self, stream: I, service: S)
+    where
+        I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+        S: ConnectionService<B>,
+        B: OutgoingBody,
+    {
+        let closing = self.acceptor.closing.clone();
+        self.acceptor.server.serve(stream, &self.connection, service, closing).await;
+    }
+
+    /// Begins TLS. `None`: the peer is refused, and counted.
+    async fn handshake(
+        &self,
+        acceptor: &TlsAcceptor,
+        stream: TcpStream,
+    ) -> Option<TlsStream<TcpStream>> {
+        let timeout = self.acceptor.limits.header_timeout;
+        let accepting = tokio::time::timeout(timeout, tls::accept(acceptor, stream));
+        let accepted = self.connection.cut.run_until_cancelled(accepting).await?;
+        match accepted.unwrap_or(Err(Some(CloseReason::HeaderTimeout))) {
+            Ok(stream) => return Some(stream),
+            Err(Some(reason)) => self.connection.close(reason),
+            Err(None) => {}
+        }
+        None
+    }
 }
 
 impl<F> Drop for OpenConnection<F> {

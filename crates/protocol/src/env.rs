@@ -18,6 +18,8 @@ pub const EXECUTION_MARKS: &str = "ROLLWAY_WORKER_EXECUTION_MARKS";
 pub const LOG_RELAY: &str = "ROLLWAY_WORKER_LOG_RELAY";
 /// URL of the model gateway, with `/v1`; not set without a gateway.
 pub const GATEWAY_URL: &str = "ROLLWAY_WORKER_GATEWAY_URL";
+/// Certificate of the model gateway with its chain, as PEM; not set without TLS.
+pub const GATEWAY_CERTIFICATE: &str = "ROLLWAY_WORKER_GATEWAY_CERTIFICATE";
 /// Setup of a Python worker that the engine started, as JSON: models, search path, modules, stages
 /// and sandbox settings.
 pub const SETUP_JSON: &str = "ROLLWAY_WORKER_SETUP_JSON";

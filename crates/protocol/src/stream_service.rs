@@ -9,6 +9,7 @@ use std::time::Duration;
 use futures_core::Stream;
 use hyper::service::Service;
 use prost::Message;
+use rollway_net::tls::TlsIdentity;
 use rollway_net::{
     BoundListener, HttpVersions, ListenerKind, ListenerLimits, ListenerOptions, RequestBody,
     RunningListener,
@@ -53,6 +54,8 @@ pub(crate) struct StreamServerOptions {
     /// Limit from the connection to its stream.
     pub(crate) hello_timeout: Duration,
     pub(crate) keepalive: Duration,
+    /// `None`: clear text.
+    pub(crate) tls: Option<TlsIdentity>,
 }
 
 /// Serves connections in the background until the result is dropped.
@@ -60,7 +63,7 @@ pub(crate) fn serve<H: StreamHandler>(
     handler: H,
     listener: BoundListener,
     counters: Arc<RefusalCounters>,
-    options: &StreamServerOptions,
+    options: StreamServerOptions,
 ) -> RunningListener {
     const WINDOW: u32 = 4 * 1024 * 1024;
     let versions = HttpVersions::Http2 {
@@ -78,7 +81,7 @@ pub(crate) fn serve<H: StreamHandler>(
         body_timeout: Duration::MAX,
         ..ListenerLimits::of(options.kind)
     };
-    let options = ListenerOptions { kind: options.kind, versions, limits };
+    let options = ListenerOptions { kind: options.kind, versions, limits, tls: options.tls };
     RunningListener::serve(listener, options, move |connection| {
         let socket = Arc::new(ConnectionSocket::new(Arc::clone(connection)));
         let counters = Arc::clone(&counters);

@@ -1,6 +1,6 @@
 //! The worker's end: one stream to the engine, with heartbeats. Reconnecting is up to the caller.
 
-mod connect;
+pub(crate) mod connect;
 mod receiver;
 mod sender;
 
@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use rollway_base::{Address, Secret};
+use rollway_net::tls::TlsConnectError;
 use tonic::client::Grpc;
 use tonic::transport::Endpoint;
 use tonic::{Request, Status, Streaming};
@@ -75,6 +76,9 @@ pub enum WorkerConnectError {
          secret of the job that listens there; if another program listens there, stop it"
     )]
     NotTheEngine { address: Address },
+    /// The peer is not the listener that the address demands. Nothing was sent to it.
+    #[error("the process at {address} is not the engine: {error}")]
+    Untrusted { address: Address, error: TlsConnectError },
     #[error("cannot read random bytes")]
     Random(#[from] std::io::Error),
 }
@@ -92,7 +96,7 @@ impl WorkerConnectError {
     pub const fn is_final(&self) -> bool {
         match self {
             Self::Refused(refusal) => refusal.code.is_final(),
-            Self::NotTheEngine { .. } => true,
+            Self::NotTheEngine { .. } | Self::Untrusted { .. } => true,
             _ => false,
         }
     }
@@ -149,14 +153,14 @@ pub async fn connect_watched(
     Ok((ConnectedWorker { welcome, sender, receiver }, socket))
 }
 
-pub(crate) fn endpoint(
+fn endpoint(
     address: &Address,
     options: &WorkerClientOptions,
 ) -> Result<Endpoint, WorkerConnectError> {
     const WINDOW: u32 = 4 * 1024 * 1024;
     let target = match address {
         Address::Unix(_) => address.to_string(),
-        Address::Tcp(host_port) => format!("http://{host_port}"),
+        Address::Tcp(host_port) | Address::Tls { host_port, .. } => format!("http://{host_port}"),
     };
     let endpoint =
         Endpoint::from_shared(target).map_err(|error| WorkerConnectError::Unreachable {

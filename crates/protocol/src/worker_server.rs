@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use rollway_base::tls::TlsOptions;
 use rollway_base::{Address, Secret};
 use rollway_net::{BoundListener, ListenerKind, RunningListener};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
@@ -34,10 +35,11 @@ use session::WorkerService;
 
 #[derive(Clone, Debug)]
 pub struct WorkerServerOptions {
-    /// A Unix socket is accessible to this user only. A TCP address other than loopback is
-    /// protected only by the secret, which is never sent; messages are not encrypted.
+    /// A Unix socket is accessible to this user only.
     pub address: Address,
     pub secret: Secret,
+    /// Encryption of a TCP address. Without it only the secret protects it, which is never sent.
+    pub tls: TlsOptions,
     pub versions: VersionRange,
     pub limits: WorkerServerLimits,
 }
@@ -47,6 +49,7 @@ impl WorkerServerOptions {
         Self {
             address,
             secret,
+            tls: TlsOptions::off(),
             versions: VersionRange::SUPPORTED,
             limits: WorkerServerLimits::default(),
         }
@@ -145,8 +148,9 @@ struct Queued {
 impl WorkerServer {
     /// Binds the address and starts listening. Needs a tokio runtime.
     pub async fn bind(options: WorkerServerOptions) -> Result<Self, BindError> {
-        let WorkerServerOptions { address, secret, versions, limits } = options;
+        let WorkerServerOptions { address, secret, tls, versions, limits } = options;
         let listener = BoundListener::bind(&address).await?;
+        let tls = listener.identity(&tls)?;
         let (sender, events) = mpsc::channel(limits.events);
         let shared = Arc::new(WorkerServerShared {
             secret,
@@ -163,10 +167,11 @@ impl WorkerServer {
             connections: shared.limits.connections,
             hello_timeout: shared.limits.hello_timeout,
             keepalive: shared.limits.keepalive,
+            tls,
         };
         let service = WorkerService(Arc::clone(&shared));
         let counters = Arc::clone(&shared.counters);
-        let listening = stream_service::serve(service, listener, counters, &options);
+        let listening = stream_service::serve(service, listener, counters, options);
         Ok(Self { listening, events, shared, received_at: None })
     }
 

@@ -13,6 +13,7 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyDict};
 use rollway::explorer::log_while;
+use rollway_base::tls::{TlsMode, TlsOptions};
 use rollway_base::{Secret, human};
 use rollway_data::buffer::{self, Buffer, BufferError, ReadEnd, ReadRequest, ReadResult};
 use rollway_data::reader::{self, ReaderServer, ReaderServerOptions, ReaderTarget};
@@ -352,7 +353,10 @@ impl PyReaderServer {
                 return Err(PyReaderError::Address(message));
             };
             let secret = secret.map(secret_of).transpose()?;
-            let options = ReaderServerOptions { address, secret, ..ReaderServerOptions::default() };
+            // It is not part of a job, whose folder could keep a certificate.
+            let tls = TlsOptions { mode: TlsMode::Auto, ..TlsOptions::off() };
+            let defaults = ReaderServerOptions::default();
+            let options = ReaderServerOptions { address, secret, tls, ..defaults };
             let storage = options.address.to_string();
             reader::serve(buffer, options).map_err(|error| {
                 PyReaderError::Buffer(BufferError::Unavailable {

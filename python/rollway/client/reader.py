@@ -364,7 +364,9 @@ class ExperienceServer:
             print(server.url)       # rollway://127.0.0.1:40123
 
     It listens on the loopback interface unless `address` is another one, such as
-    `rollway://10.0.0.1:7000`. The connection is not encrypted and protected only by the secret.
+    `rollway://10.0.0.1:7000`. Then it is encrypted, with a certificate that is made for this
+    server: `url` has its fingerprint (`rollway+tls://HOST:PORT#FINGERPRINT`), and readers accept
+    no other.
     """
 
     def __init__(

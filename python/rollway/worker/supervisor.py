@@ -25,7 +25,8 @@ def main(arguments: list[str]) -> None:
         "--connect",
         required=True,
         metavar="HOST:PORT|FILE",
-        help="address of the job: HOST:PORT, or the `cluster.json` in its folder",
+        help="address of the job: tls:HOST:PORT#FINGERPRINT, HOST:PORT, or `cluster.json` in its "
+        "folder",
     )
     parser.add_argument(
         "--secret-file",

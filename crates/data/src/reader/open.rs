@@ -20,7 +20,8 @@ pub const SECRET: &str = "ROLLWAY_READER_SECRET";
 pub enum ReaderTarget {
     /// A buffer opened in this process. A database may name the table: `…?table=NAME`.
     Local(BufferAddress, Option<String>),
-    /// `rollway://HOST:PORT` or `rollway+unix:PATH`: a served buffer.
+    /// A served buffer: `rollway://HOST:PORT`, `rollway+tls://HOST:PORT#FINGERPRINT` or
+    /// `rollway+unix:PATH`.
     Remote(Endpoint),
 }
 
@@ -37,6 +38,10 @@ impl FromStr for ReaderTarget {
         if let Some(path) = text.strip_prefix("rollway+unix:") {
             let endpoint = format!("unix:{path}").parse();
             return endpoint.map(Self::Remote).map_err(|_| incomplete("socket"));
+        }
+        if let Some(address) = text.strip_prefix("rollway+tls://") {
+            let endpoint = format!("tls:{address}").parse();
+            return endpoint.map(Self::Remote).map_err(|_| incomplete("HOST:PORT#FINGERPRINT"));
         }
         if let Some(host_port) = text.strip_prefix("rollway://") {
             return match host_port.trim_end_matches('/').parse() {
@@ -61,6 +66,9 @@ impl fmt::Display for ReaderTarget {
                 f.write_str(&with_table(&address.to_string(), table))
             }
             Self::Remote(Endpoint::Tcp(host_port)) => write!(f, "rollway://{host_port}"),
+            Self::Remote(Endpoint::Tls { host_port, fingerprint }) => {
+                write!(f, "rollway+tls://{host_port}#{fingerprint}")
+            }
             Self::Remote(Endpoint::Unix(path)) => write!(f, "rollway+unix:{}", path.display()),
         }
     }
@@ -127,7 +135,8 @@ mod tests {
 
     #[test]
     fn servers_and_buffers_have_addresses() {
-        for text in ["rollway://10.0.0.1:7000", "rollway+unix:/run/x.sock"] {
+        let tls = format!("rollway+tls://host:7000#{}", "0a".repeat(32));
+        for text in ["rollway://10.0.0.1:7000", "rollway+unix:/run/x.sock", &tls] {
             let target: ReaderTarget = text.parse().unwrap();
             assert!(matches!(target, ReaderTarget::Remote(_)));
             assert_eq!(target.to_string(), text);
@@ -142,7 +151,13 @@ mod tests {
             assert_eq!(target.to_string(), named);
         }
         assert!("out.jsonl?table=mine".parse::<ReaderTarget>().is_err());
-        for text in ["rollway://", "rollway://host", "rollway+unix:", "rollway://unix:/a"] {
+        for text in [
+            "rollway://",
+            "rollway://host",
+            "rollway+unix:",
+            "rollway://unix:/a",
+            "rollway+tls://h:1",
+        ] {
             assert!(text.parse::<ReaderTarget>().is_err(), "{text}");
         }
         let error = "rollway://h:1?secret=x".parse::<ReaderTarget>().unwrap_err().to_string();

@@ -142,6 +142,9 @@ impl RemoteReader {
                         format!("refused: {refusal}"),
                     ));
                 }
+                Err(error @ ReaderConnectError::Untrusted(_)) => {
+                    return Err(BufferError::unsupported(self.url.clone(), error.to_string()));
+                }
                 Err(error) if Instant::now() + wait >= until => {
                     return Err(BufferError::unavailable(self.url.clone(), error.to_string()));
                 }

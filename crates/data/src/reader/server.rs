@@ -7,6 +7,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use rollway_base::tls::TlsOptions;
 use rollway_base::{Address, Secret};
 use rollway_protocol::reader::proto::{self, buffer_message, trainer_message};
 use rollway_protocol::reader::{
@@ -33,9 +34,10 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Debug)]
 pub struct ReaderServerOptions {
-    /// A Unix socket is accessible to this user only; a TCP address other than loopback is
-    /// protected by the secret alone, which is sent unencrypted.
+    /// A Unix socket is accessible to this user only.
     pub address: Address,
+    /// Encryption of a TCP address. Without it only the secret protects it, which is never sent.
+    pub tls: TlsOptions,
     /// `None`: random.
     pub secret: Option<Secret>,
     pub limits: ReaderLimits,
@@ -54,6 +56,7 @@ impl Default for ReaderServerOptions {
     fn default() -> Self {
         Self {
             address: Address::loopback(),
+            tls: TlsOptions::off(),
             secret: None,
             limits: ReaderLimits::default(),
             grace: Duration::from_secs(10),
@@ -92,7 +95,8 @@ pub fn serve(
         None => Secret::random()?,
     };
     let runtime = runtime("rollway-reader-server", 2)?;
-    let bound = ReaderListener::bind(&options.address, secret.clone(), &options.limits);
+    let bound =
+        ReaderListener::bind(&options.address, secret.clone(), &options.tls, &options.limits);
     let (server, mut arrivals) = runtime.block_on(bound)?;
     let address = server.address().clone();
     let shared = Arc::new(ReaderServerShared {
@@ -113,7 +117,8 @@ pub fn serve(
 }
 
 impl ReaderServer {
-    /// Returns the URL for trainers: `rollway://HOST:PORT` or `rollway+unix:PATH`.
+    /// Returns the URL for trainers: `rollway://HOST:PORT`, `rollway+unix:PATH`, or
+    /// `rollway+tls://HOST:PORT#FINGERPRINT`.
     pub fn url(&self) -> String {
         ReaderTarget::Remote(self.address.clone()).to_string()
     }

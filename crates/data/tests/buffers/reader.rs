@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use rollway_base::tls::{CertificateSource, TlsMode, TlsOptions};
 use rollway_base::{Address, Secret};
 use rollway_data::buffer::queue::QueueOptions;
 use rollway_data::buffer::{Buffer, BufferError, ExperienceReader, ReadEnd, ReadRequest};
@@ -64,10 +65,17 @@ fn rest(reader: &mut dyn ExperienceReader, count: usize) -> Vec<u64> {
     }
 }
 
+/// A TCP port with TLS and a certificate in the folder.
+fn tls(folder: &tempfile::TempDir) -> ReaderServerOptions {
+    let source = CertificateSource::Folder(folder.path().to_owned());
+    let tls = TlsOptions { mode: TlsMode::Required, source, hosts: Vec::new() };
+    ReaderServerOptions { tls, ..ReaderServerOptions::default() }
+}
+
 #[test]
-fn samples_come_whole_and_in_order_over_both_kinds_of_sockets() {
-    let bed = Bed::sqlite();
-    for options in [ReaderServerOptions::default(), unix(&bed)] {
+fn samples_come_whole_and_in_order_over_all_kinds_of_sockets() {
+    let (bed, folder) = (Bed::sqlite(), tempfile::tempdir().unwrap());
+    for options in [ReaderServerOptions::default(), unix(&bed), tls(&folder)] {
         let served = serve(queue(100), options).unwrap();
         let mut reader = join(&served, "trainer");
         let taken = reader.read(&ask(7)).unwrap();
@@ -101,6 +109,30 @@ fn a_wrong_secret_is_refused_and_counted() {
     assert!(error.to_string().contains("secret"), "{error}");
     until(|| !served.refused().is_empty());
     assert_eq!(served.refused(), [(RefusalCode::BadSecret, 1)]);
+}
+
+#[test]
+fn a_buffer_with_another_certificate_is_refused() {
+    let (folder, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let served = serve(queue(1), tls(&folder)).unwrap();
+    let expected = serve(queue(1), tls(&other)).unwrap().address().fingerprint().unwrap();
+    let found = served.address().fingerprint().unwrap();
+    let url = served.url().replace(&found.to_string(), &expected.to_string());
+    let refused = |url: &str| {
+        let secret = served.secret().clone();
+        let error = connect(url, secret, "trainer", RetryTimeouts::default()).unwrap_err();
+        assert!(matches!(error, BufferError::Unsupported { .. }), "{error}");
+        error.to_string()
+    };
+    let error = refused(&url);
+    for part in [&found.to_string(), &expected.to_string(), "running job"] {
+        assert!(error.contains(part), "{error}");
+    }
+    // Clear text is not tried.
+    let clear = serve_tcp(queue(1));
+    let host_port = clear.address().host_port().unwrap();
+    let error = refused(&format!("rollway+tls://{host_port}#{found}"));
+    assert!(error.contains("does not speak TLS"), "{error}");
 }
 
 #[test]

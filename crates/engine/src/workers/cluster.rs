@@ -67,6 +67,8 @@ async fn listen(
     let Some(site) = AdvertisedAddress::of(config) else { return WorkerPool::new(options).await };
     let file = file(config);
     options.address = Some(Address::Tcp(site.listens_at(site.port)));
+    options.tls = config.tls_options();
+    options.tls.hosts.push(site.host.clone());
     options.host = Some(site.host);
     options.secret = match &config.cluster.secret_file {
         Some(file) => Some(secret_in(file.as_ref())?),
@@ -77,7 +79,7 @@ async fn listen(
         return WorkerPool::with_launcher(options, launcher).await;
     }
     let mut pool = WorkerPool::manual(options).await?;
-    let address = pool.address().to_string();
+    let address = pool.address().clone();
     let address_file = JoinInfo { address, secret: pool.secret().clone() }.post(&file)?;
     tracing::info!(
         "workers are started by hand: rollway worker --connect {}, or on another machine: rollway \

@@ -145,7 +145,7 @@ impl Supervisor {
                 return Ok(());
             }
             if status.code() == Some(REFUSED) {
-                return Err(SupervisorError::Refused { address: join_info.address });
+                return Err(SupervisorError::Refused { address: join_info.address.to_string() });
             }
             if since.elapsed() >= HEALTHY_AFTER {
                 pause = PAUSES.0;
@@ -200,7 +200,7 @@ impl Supervisor {
         let mut command = Command::new(program);
         command
             .args(&self.options.args)
-            .env(env::ADDRESS, &join_info.address)
+            .env(env::ADDRESS, join_info.address.to_string())
             .env(env::SECRET, join_info.secret.reveal())
             .env(env::RUNNERS, self.options.runners.to_string())
             .env(env::EXECUTION_MARKS, marks)

@@ -31,6 +31,7 @@ use parking_lot::Mutex;
 use rollway_base::address_file::AddressFile;
 use rollway_base::listener::{ListenerKind, ListenerLimits};
 use rollway_base::net::host_port;
+use rollway_base::tls::TlsOptions;
 use rollway_base::{Address, Secret};
 use rollway_core::{Incarnation, RunnerId};
 use rollway_protocol::env;
@@ -68,6 +69,8 @@ pub struct WorkerPoolOptions {
     pub host: Option<String>,
     /// `None`: a new secret.
     pub secret: Option<Secret>,
+    /// Encryption of the connections of workers.
+    pub tls: TlsOptions,
     /// Limits of connections; of these the number and the timeout of the handshake.
     pub limits: ListenerLimits,
     /// Interval of probes of a silent connection, and time limit of their responses.
@@ -93,6 +96,7 @@ impl WorkerPoolOptions {
             address: None,
             host: None,
             secret: None,
+            tls: TlsOptions::off(),
             limits: ListenerLimits::of(ListenerKind::Workers),
             keepalive: Duration::from_secs(10),
             heartbeat: Duration::from_secs(5),
@@ -258,8 +262,9 @@ impl WorkerPool {
             event_bytes: default.event_bytes.max(message_bytes),
             ..default
         };
-        let listening =
-            WorkerServerOptions { limits, ..WorkerServerOptions::new(address, secret.clone()) };
+        let tls = options.tls.clone();
+        let server_options = WorkerServerOptions::new(address, secret.clone());
+        let listening = WorkerServerOptions { limits, tls, ..server_options };
         let server = WorkerServer::bind(listening).await.map_err(io::Error::other)?;
         let alive = CancellationToken::new();
         let (reports, mut report) = mpsc::unbounded_channel::<(Reporter, RunnerReport)>();
@@ -379,11 +384,7 @@ impl Drop for WorkerPool {
 
 /// Returns an address with the host name for other machines.
 fn with_host(address: &Address, host: Option<&str>) -> Address {
-    match (address, host) {
-        (Address::Tcp(at), Some(host)) => {
-            let port = at.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
-            Address::Tcp(host_port(host, port.unwrap_or(0)))
-        }
-        _ => address.clone(),
-    }
+    let (Some(bound), Some(host)) = (address.host_port(), host) else { return address.clone() };
+    let port = bound.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
+    address.at(host_port(host, port.unwrap_or(0)))
 }

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use common::worker_program;
 use proxy::Proxy;
+use rollway_base::tls::{TlsMode, TlsOptions};
 use rollway_base::{Address, Secret};
 use rollway_core::{CollectOutcome, CoreConfig, RunnerView, Supervision};
 use rollway_engine::events::{RunEvent, RunEventKind, RunObserver, RunObservers};
@@ -27,8 +28,13 @@ struct Job {
 }
 
 async fn job(runners: u32) -> Job {
+    job_with(runners, TlsOptions::off()).await
+}
+
+async fn job_with(runners: u32, tls: TlsOptions) -> Job {
     let options = WorkerPoolOptions {
         address: Some(Address::loopback()),
+        tls,
         keepalive: Duration::from_millis(300),
         ..WorkerPoolOptions::new("never started")
     };
@@ -178,6 +184,23 @@ async fn a_worker_with_a_wrong_secret_is_refused() {
     let refused = start(&job.address, "guessed", 1).wait_with_output().await.unwrap();
     let stderr = String::from_utf8_lossy(&refused.stderr);
     assert!(!refused.status.success() && stderr.contains("does not have the secret"), "{stderr}");
+    let _worker = job.worker(1);
+    assert_eq!(job.scheduler.start().await, Ok((1, 1)));
+    job.answers(1, 3).await;
+}
+
+#[tokio::test]
+async fn workers_connect_over_tls() {
+    let job = job_with(1, TlsOptions { mode: TlsMode::Required, ..TlsOptions::off() }).await;
+    assert!(job.address.starts_with("tls:127.0.0.1:"), "{}", job.address);
+    // A worker with another fingerprint, and one without TLS, end with a reason.
+    let (host_port, fingerprint) = job.address[4..].split_once('#').unwrap();
+    let other = format!("tls:{host_port}#{}", "0a".repeat(32));
+    for (address, reason) in [(&*other, fingerprint), (host_port, "speaks TLS")] {
+        let refused = job.worker_at(address, 1).wait_with_output().await.unwrap();
+        let stderr = String::from_utf8_lossy(&refused.stderr);
+        assert!(!refused.status.success() && stderr.contains(reason), "{stderr}");
+    }
     let _worker = job.worker(1);
     assert_eq!(job.scheduler.start().await, Ok((1, 1)));
     job.answers(1, 3).await;

@@ -17,7 +17,7 @@ use crate::authentication::{self, ProofInputs, Prover};
 use crate::codec::{DecodedFrame, OutgoingFrame, ProtoCodec};
 use crate::refusal::{ConnectRefusal, RefusalCode};
 use crate::status_message::status_message;
-use crate::worker_client;
+use crate::worker_client::{self, WorkerConnectError, connect};
 
 /// Length of the send queue: one request and a goodbye.
 const OUTGOING: usize = 4;
@@ -29,6 +29,9 @@ pub enum ReaderConnectError {
     Unreachable(String),
     #[error("refused: {0}")]
     Refused(ConnectRefusal),
+    /// The peer is not the listener that the address demands. Nothing was sent to it.
+    #[error("the process at this address is not the buffer: {0}")]
+    Untrusted(String),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -56,13 +59,9 @@ impl ReaderLink {
             timeout,
             ..worker_client::WorkerClientOptions::default()
         };
-        let endpoint = worker_client::endpoint(address, &options);
-        let endpoint = endpoint.map_err(|error| unreachable(error.to_string()))?;
         let nonce = authentication::nonce().map_err(|error| unreachable(error.to_string()))?;
         let opening = async {
-            let channel = endpoint.connect().await;
-            let channel =
-                channel.map_err(|error| unreachable(rollway_base::error_chain(&error)))?;
+            let (channel, _) = connect::dial(address, &options).await.map_err(dial_error)?;
             let (sender, outgoing) = mpsc::channel(OUTGOING);
             let mut link = {
                 let mut grpc = Grpc::new(channel).max_decoding_message_size(message_bytes);
@@ -138,6 +137,18 @@ impl ReaderLink {
         if self.send(goodbye).await.is_ok() {
             while self.recv().await.is_ok() {}
         }
+    }
+}
+
+fn dial_error(error: WorkerConnectError) -> ReaderConnectError {
+    match error {
+        WorkerConnectError::Unreachable { message, .. } => {
+            ReaderConnectError::Unreachable(message.to_string())
+        }
+        WorkerConnectError::Untrusted { error, .. } => {
+            ReaderConnectError::Untrusted(error.to_string())
+        }
+        error => ReaderConnectError::Unreachable(error.to_string()),
     }
 }
 

@@ -10,6 +10,7 @@ use futures_core::Stream;
 use parking_lot::Mutex;
 use prost::Message as _;
 use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint, key_len};
+use rollway_base::tls::TlsOptions;
 use rollway_base::{Address, Secret};
 use rollway_net::{BoundListener, ListenerKind, RunningListener};
 use tokio::runtime::Handle;
@@ -102,9 +103,11 @@ impl ReaderListener {
     pub async fn bind(
         address: &Address,
         secret: Secret,
+        tls: &TlsOptions,
         limits: &ReaderLimits,
     ) -> Result<(Self, ReaderConnections), BindError> {
         let listener = BoundListener::bind(address).await?;
+        let tls = listener.identity(tls)?;
         let counters = Arc::new(RefusalCounters::new());
         let (sender, arrivals) = mpsc::channel(1);
         let shared = Arc::new(ReaderServerShared {
@@ -121,9 +124,10 @@ impl ReaderListener {
             connections: limits.connections,
             hello_timeout: limits.hello_timeout,
             keepalive: limits.keepalive,
+            tls,
         };
         let refusals = Arc::clone(&counters);
-        let listening = stream_service::serve(service, listener, refusals, &options);
+        let listening = stream_service::serve(service, listener, refusals, options);
         Ok((Self { listening, counters }, ReaderConnections(arrivals)))
     }
 

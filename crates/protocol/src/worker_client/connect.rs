@@ -11,6 +11,7 @@ use std::task::{Context, Poll};
 
 use hyper_util::rt::TokioIo;
 use rollway_base::Address;
+use rollway_net::tls::{self, TlsConnectError};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tonic::transport::{Channel, Endpoint, Uri};
@@ -38,7 +39,8 @@ impl AsRawFd for ClientSocket {
     }
 }
 
-pub(super) async fn open_channel(
+/// Connects, with TLS if the address demands it.
+pub(crate) async fn open_channel(
     address: &Address,
     options: &WorkerClientOptions,
 ) -> Result<(Channel, ClientSocket), WorkerConnectError> {
@@ -46,36 +48,54 @@ pub(super) async fn open_channel(
         address: address.clone(),
         message: message.into(),
     };
+    let failed = |error: io::Error| unreachable(error.to_string());
     let endpoint = endpoint(address, options)?;
     let dialling = async {
-        match address {
+        let tcp = async |host_port: &str| {
+            let stream = TcpStream::connect(host_port).await?;
+            stream.set_nodelay(true)?;
+            watched(stream)
+        };
+        let (channel, socket) = match address {
             Address::Unix(path) => {
-                let stream = UnixStream::connect(path).await.map_err(|e| e.to_string())?;
-                open(&endpoint, stream).await
+                let stream = UnixStream::connect(path).await.and_then(watched);
+                let (stream, socket) = stream.map_err(failed)?;
+                (open(&endpoint, stream).await, socket)
             }
             Address::Tcp(host_port) => {
-                let stream = TcpStream::connect(host_port).await.map_err(|e| e.to_string())?;
-                stream.set_nodelay(true).map_err(|error| error.to_string())?;
-                open(&endpoint, stream).await
+                let (stream, socket) = tcp(host_port).await.map_err(failed)?;
+                (open(&endpoint, stream).await, socket)
             }
-        }
+            Address::Tls { host_port, fingerprint } => {
+                let (stream, socket) = tcp(host_port).await.map_err(failed)?;
+                let secured = tls::connect(stream, host_port, *fingerprint).await;
+                let stream = secured.map_err(|error| match error {
+                    TlsConnectError::Handshake(_) => unreachable(error.to_string()),
+                    TlsConnectError::Certificate(_) | TlsConnectError::ClearText => {
+                        WorkerConnectError::Untrusted { address: address.clone(), error }
+                    }
+                })?;
+                (open(&endpoint, stream).await, socket)
+            }
+        };
+        Ok((channel.map_err(|error| unreachable(rollway_base::error_chain(&error)))?, socket))
     };
-    let timed_out = |_| Err(format!("no connection within {:?}", options.timeout));
-    let opened = tokio::time::timeout(options.timeout, dialling).await.unwrap_or_else(timed_out);
-    opened.map_err(unreachable)
+    let timed_out = |_| Err(unreachable(format!("no connection within {:?}", options.timeout)));
+    tokio::time::timeout(options.timeout, dialling).await.unwrap_or_else(timed_out)
 }
 
-async fn open<S>(endpoint: &Endpoint, stream: S) -> Result<(Channel, ClientSocket), String>
-where
-    S: AsFd + AsyncRead + AsyncWrite + Send + Unpin + 'static,
-{
-    let descriptor = stream.as_fd().try_clone_to_owned().map_err(|error| error.to_string())?;
+/// Returns a stream that records whether its socket is full.
+fn watched<S: AsFd>(stream: S) -> io::Result<(Watched<S>, ClientSocket)> {
+    let descriptor = stream.as_fd().try_clone_to_owned()?;
     let full = Arc::new(AtomicBool::new(false));
-    let watched = Watched { stream, full: Arc::clone(&full) };
-    let channel =
-        endpoint.connect_with_connector(SingleConnection(Some(TokioIo::new(watched)))).await;
-    let channel = channel.map_err(|error| rollway_base::error_chain(&error))?;
-    Ok((channel, ClientSocket { descriptor, full }))
+    Ok((Watched { stream, full: Arc::clone(&full) }, ClientSocket { descriptor, full }))
+}
+
+async fn open<S>(endpoint: &Endpoint, stream: S) -> Result<Channel, tonic::transport::Error>
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    endpoint.connect_with_connector(SingleConnection(Some(TokioIo::new(stream)))).await
 }
 
 /// Connector that returns one existing connection.

@@ -191,7 +191,9 @@ impl RawPeer {
     pub async fn connect(address: &Address) -> Self {
         let target = match address {
             Address::Unix(_) => address.to_string(),
-            Address::Tcp(host_port) => format!("http://{host_port}"),
+            Address::Tcp(host_port) | Address::Tls { host_port, .. } => {
+                format!("http://{host_port}")
+            }
         };
         let endpoint = tonic::transport::Endpoint::from_shared(target).unwrap();
         let channel = endpoint.connect().await.unwrap();

@@ -29,8 +29,7 @@ async fn joined(server: &mut WorkerServer) -> (WorkerConnection, ConnectedWorker
 }
 
 /// Sends every message once in both directions.
-async fn every_message_arrives(address: Address) {
-    let mut server = listen(address, WorkerServerLimits::default()).await;
+pub(crate) async fn every_message_arrives(mut server: WorkerServer) {
     let (connection, ConnectedWorker { welcome, sender, mut receiver }) = joined(&mut server).await;
     assert_eq!(welcome.protocol, 2);
     assert_eq!(welcome.runners, [(RunnerId(0), Incarnation(1))]);
@@ -86,13 +85,13 @@ async fn every_message_arrives(address: Address) {
 
 #[tokio::test]
 async fn every_message_arrives_over_tcp() {
-    every_message_arrives(Address::loopback()).await;
+    every_message_arrives(loopback(WorkerServerLimits::default()).await).await;
 }
 
 #[tokio::test]
 async fn every_message_arrives_over_a_unix_socket() {
     let (_dir, address) = unix();
-    every_message_arrives(address).await;
+    every_message_arrives(listen(address, WorkerServerLimits::default()).await).await;
 }
 
 #[tokio::test]

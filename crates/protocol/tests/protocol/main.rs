@@ -6,3 +6,4 @@ mod common;
 mod flow;
 mod handshake;
 mod invalid_input;
+mod tls;

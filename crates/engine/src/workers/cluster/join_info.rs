@@ -4,16 +4,15 @@ use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
-use rollway_base::Secret;
 use rollway_base::address_file::AddressFile;
+use rollway_base::{Address, AddressError, Secret};
 use serde::Deserialize;
 use serde_json::json;
 
 /// Content of `cluster.json` in the job folder.
 #[derive(Clone, Debug)]
 pub struct JoinInfo {
-    /// `host:port`.
-    pub address: String,
+    pub address: Address,
     pub secret: Secret,
 }
 
@@ -30,12 +29,14 @@ impl JoinInfo {
         let content: Content =
             serde_json::from_str(&text).map_err(|error| no(format!("no join info: {error}")))?;
         let secret = Secret::new(content.secret).map_err(|error| no(error.to_string()))?;
-        Ok(Self { address: content.address, secret })
+        let address = content.address.parse();
+        let address = address.map_err(|error: AddressError| no(error.to_string()))?;
+        Ok(Self { address, secret })
     }
 
     /// Writes the file, readable by its owner only. Dropping the returned value removes it.
     pub(super) fn post(&self, path: &Path) -> io::Result<AddressFile> {
-        let text = json!({ "address": self.address, "secret": self.secret.reveal() });
+        let text = json!({ "address": self.address.to_string(), "secret": self.secret.reveal() });
         AddressFile::create(path.to_owned(), text.to_string())
     }
 }

@@ -25,8 +25,8 @@ pub enum JobLocator {
 }
 
 impl JobLocator {
-    /// Parses the arguments: `HOST:PORT` with the secret in a file or the environment, or the path
-    /// of `cluster.json`.
+    /// Parses the arguments: `HOST:PORT` or `tls:HOST:PORT#FINGERPRINT`, with the secret in a file
+    /// or the environment, or the path of `cluster.json`.
     pub fn from_arguments(
         connect: &str,
         secret_file: Option<&Path>,
@@ -34,7 +34,7 @@ impl JobLocator {
         let secret = secret_file.map(secret_in).transpose();
         let secret = secret.map_err(|error| SupervisorError::Input(error.to_string()))?;
         match connect.parse::<Address>() {
-            Ok(Address::Tcp(address)) => {
+            Ok(address @ (Address::Tcp(_) | Address::Tls { .. })) => {
                 let known = std::env::var(env::SECRET).ok().filter(|it| !it.trim().is_empty());
                 let known = known.filter(|_| secret.is_none()).map(|text| Secret::chosen(&text));
                 let known = known.transpose();
@@ -52,7 +52,8 @@ impl JobLocator {
                 Ok(Self::File(connect.into()))
             }
             _ => Err(SupervisorError::Input(format!(
-                "`{connect}` is neither HOST:PORT nor the `cluster.json` of a job"
+                "`{connect}` is neither HOST:PORT, tls:HOST:PORT#FINGERPRINT nor the \
+                 `cluster.json` of a job"
             ))),
         }
     }
@@ -88,7 +89,8 @@ impl JobLocator {
             Self::File(path) => JoinInfo::read(path).map_err(|error| error.to_string())?,
         };
         let address = &join_info.address;
-        match timeout(TRY, TcpStream::connect(address)).await {
+        let host_port = address.host_port().unwrap_or_default();
+        match timeout(TRY, TcpStream::connect(host_port)).await {
             Ok(Ok(_)) => Ok(join_info),
             Ok(Err(error)) => Err(format!("no connection to {address}: {error}")),
             Err(_) => Err(format!(
