@@ -14,6 +14,7 @@ use super::weight_folder::CheckpointRetention;
 /// Content of `synchronizer.json`.
 #[derive(Clone, Serialize, Deserialize)]
 pub(super) struct SyncAddressFile {
+    /// `https://HOST:PORT#FINGERPRINT` with TLS.
     pub(super) url: String,
     pub(super) secret: String,
     pub(super) job: String,

@@ -84,13 +84,18 @@ async fn attempt(options: &SynchronizerOptions, takes_over: bool) -> Result<Sync
             Ok(listener) => {
                 host(options, (listener, None), known, address_file.filter(|_| takes_over))
             }
-            Err(error) if is_elsewhere(&error) => taken(options, address, known.as_ref()).await,
+            Err(error) if is_elsewhere(&error) => {
+                taken(options, address, address_file.as_ref(), known.as_ref()).await
+            }
             Err(error) => Err(NotFound::Fatal(SyncError::Address(format!(
                 "`synchronizer.address`: cannot listen at {address}: {error}; it is `host:port` \
-                 of this machine, or `http://host:port` of a synchronizer that runs already"
+                 of this machine, or `http://host:port` or `https://host:port#fingerprint` of a \
+                 synchronizer that runs already"
             )))),
         },
-        Some(address) => join(options, &format!("http://{address}"), known.as_ref()).await,
+        Some(address) => {
+            join(options, &url_of(address, address_file.as_ref()), known.as_ref()).await
+        }
         None => {
             let lock = if options.may_host {
                 lock(&options.job_dir).map_err(NotFound::Fatal)?
@@ -170,7 +175,16 @@ fn host(
 ) -> Result<SyncLink, NotFound> {
     let fail = |error: io::Error| NotFound::Fatal(SyncError::Address(error.to_string()));
     let secret = known.map_or_else(Secret::random, Ok).map_err(fail)?;
-    let url = advertised_url(&format!("http://{}", listener.address()));
+    let identity = listener.identity(&options.tls);
+    let identity =
+        identity.map_err(|error| NotFound::Fatal(SyncError::Address(error.to_string())))?;
+    let url = match &identity {
+        None => advertised_url(&format!("http://{}", listener.address())),
+        Some(identity) => {
+            let url = advertised_url(&format!("https://{}", listener.address()));
+            format!("{url}#{}", identity.fingerprint())
+        }
+    };
     let path = file(&options.job_dir);
     create_missing_folder(&options.job_dir)
         .map_err(|error| NotFound::Fatal(SyncError::file(&options.job_dir, &error)))?;
@@ -186,7 +200,7 @@ fn host(
         trainer,
     };
     address_file.write(&path).map_err(NotFound::Fatal)?;
-    let host = SyncServer::start(options, listener, (address_file, path), secret, lock)
+    let host = SyncServer::start(options, (listener, identity), (address_file, path), secret, lock)
         .map_err(NotFound::Fatal)?;
     Ok(SyncLink::Local(Arc::new(host)))
 }
@@ -220,13 +234,22 @@ async fn join(
     }
 }
 
+/// Returns the URL of `HOST:PORT`: that of the address file, which has the fingerprint, if it names
+/// the same port; otherwise that without TLS.
+fn url_of(address: &str, left: Option<&SyncAddressFile>) -> String {
+    let port = |address: &str| address.rsplit_once(':').map(|(_, port)| port.to_owned());
+    let known = left.filter(|left| left.url.split('#').next().and_then(port) == port(address));
+    known.map_or_else(|| format!("http://{address}"), |left| left.url.clone())
+}
+
 /// Joins the peer that has the address of this process, if it is the synchronizer.
 async fn taken(
     options: &SynchronizerOptions,
     address: &str,
+    left: Option<&SyncAddressFile>,
     secret: Option<&Secret>,
 ) -> Result<SyncLink, NotFound> {
-    let joined = join(options, &format!("http://{address}"), secret).await;
+    let joined = join(options, &url_of(address, left), secret).await;
     joined.map_err(|not| match not {
         NotFound::Yet(reason) => NotFound::Unknown(format!(
             "`synchronizer.address`: {address} cannot be listened at, and no synchronizer of \

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rollway_base::Secret;
+use rollway_net::tls::TlsIdentity;
 use rollway_net::{BoundListener, ListenerKind, ListenerOptions, RunningListener};
 use tokio_util::sync::CancellationToken;
 
@@ -36,7 +37,7 @@ pub(super) struct SyncServer {
 impl SyncServer {
     pub(super) fn start(
         options: &SynchronizerOptions,
-        listener: BoundListener,
+        (listener, tls): (BoundListener, Option<TlsIdentity>),
         (address_file, path): (SyncAddressFile, PathBuf),
         secret: Secret,
         lock: Option<File>,
@@ -53,8 +54,9 @@ impl SyncServer {
         }
         let shared =
             routes::SyncServerShared::new(Arc::clone(&driver), Arc::clone(&store), secret, options);
+        let limits = options.limits.clone();
         let listener_options =
-            ListenerOptions::new(ListenerKind::Synchronizer, options.limits.clone());
+            ListenerOptions { tls, ..ListenerOptions::new(ListenerKind::Synchronizer, limits) };
         let listening =
             RunningListener::serve_shared(listener, listener_options, routes::router(shared));
         tracing::info!(url, job = options.job, "hosting the synchronizer");

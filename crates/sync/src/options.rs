@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use rollway_base::Secret;
+use rollway_base::tls::TlsOptions;
 use rollway_config::{Config, SyncMethod};
 use rollway_net::{ListenerKind, ListenerLimits};
 
@@ -35,6 +36,8 @@ pub struct SynchronizerOptions {
     pub secret: Option<Secret>,
     /// Limits of the connections to a host.
     pub limits: ListenerLimits,
+    /// Encryption of the connections to a host.
+    pub tls: TlsOptions,
 }
 
 impl SynchronizerOptions {
@@ -50,6 +53,7 @@ impl SynchronizerOptions {
             method: config.synchronizer.sync_method,
             retention: CheckpointRetention::of(config),
             limits: config.listeners.limits(ListenerKind::Synchronizer),
+            tls: config.tls_options(),
             ..Self::new(config.job_dir())
         }
     }
@@ -68,6 +72,7 @@ impl SynchronizerOptions {
             may_host: true,
             secret: None,
             limits: ListenerLimits::of(ListenerKind::Synchronizer),
+            tls: TlsOptions::off(),
             job_dir,
         }
     }

@@ -7,6 +7,7 @@ use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
 use reqwest::{Body, Client, Method, StatusCode};
 use rollway_base::Secret;
 use rollway_config::SyncMethod;
+use rollway_net::tls::split_url;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -25,6 +26,8 @@ const PUSH: Duration = Duration::from_secs(3600);
 
 #[derive(Debug)]
 pub(super) struct SyncClient {
+    /// With the fingerprint of the certificate.
+    address: String,
     url: String,
     client: Client,
     about: JobIdentity,
@@ -33,7 +36,7 @@ pub(super) struct SyncClient {
 impl SyncClient {
     /// Connects to a synchronizer and reads its identity.
     pub(super) async fn join(url: &str, secret: &Secret) -> SyncReply<Self> {
-        let url = url.trim_end_matches('/').to_owned();
+        let address = url;
         let refused = |message: String| SyncLinkError::Refused(SyncError::Address(message));
         let mut headers = HeaderMap::new();
         let mut bearer =
@@ -43,16 +46,20 @@ impl SyncClient {
         bearer.set_sensitive(true);
         headers.insert(AUTHORIZATION, bearer);
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        let client = http_client(&url, headers, CONNECT_TIMEOUT)
+        let (url, fingerprint) =
+            split_url(address).map_err(|error| refused(format!("{address}: {error}")))?;
+        let url = url.trim_end_matches('/').to_owned();
+        let client = http_client(&url, fingerprint, headers, CONNECT_TIMEOUT)
             .map_err(|error| refused(format!("{url}: {error}")))?;
         let about = JobIdentity { job: String::new(), method: SyncMethod::default() };
-        let remote = Self { url, client, about };
+        let address = address.to_owned();
+        let remote = Self { address, url, client, about };
         let about = remote.request(Method::GET, "/v1/job", &(), CONNECT_TIMEOUT).await?;
         Ok(Self { about, ..remote })
     }
 
     pub(super) fn url(&self) -> &str {
-        &self.url
+        &self.address
     }
 
     pub(super) const fn about(&self) -> &JobIdentity {
@@ -104,7 +111,9 @@ impl SyncClient {
             });
         }
         let Ok(body) = serde_json::from_slice::<SyncErrorBody>(&bytes) else {
-            let message = format!("{} is not a synchronizer: status {status} for {path}", self.url);
+            let text: String = String::from_utf8_lossy(&bytes).trim().chars().take(200).collect();
+            let message =
+                format!("{} is not a synchronizer: status {status} for {path}: {text}", self.url);
             return Err(SyncLinkError::Unreachable(message));
         };
         Err(match status {

@@ -3,6 +3,7 @@
 use std::os::unix::fs::PermissionsExt as _;
 use std::time::Duration;
 
+use rollway_base::tls::{CertificateSource, TlsMode, TlsOptions};
 use rollway_config::SyncMethod;
 use rollway_sync::{
     SyncError, Synchronizer, SynchronizerOptions, TrainerProgress, WeightRequest, WeightWaitResult,
@@ -162,4 +163,38 @@ async fn an_address_is_hosted_joined_or_refused_with_a_remedy() {
     assert!(error.contains("`host:port`"), "{error}");
     let error = Synchronizer::open_with(at("http://127.0.0.1:9", "a/b")).await.unwrap_err();
     assert!(matches!(error, SyncError::Unreachable(_)), "{error}");
+}
+
+#[tokio::test]
+async fn a_host_with_tls_is_joined_by_the_fingerprint_of_its_certificate() {
+    let job = tempfile::tempdir().unwrap();
+    let source = CertificateSource::Folder(job.path().join("tls"));
+    let tls = TlsOptions { mode: TlsMode::Required, source, hosts: Vec::new() };
+    let secured = SynchronizerOptions { tls, ..options(job.path(), CHECKPOINT) };
+    let host = Synchronizer::open_with(secured.clone()).await.unwrap();
+    let second = Synchronizer::open_with(secured).await.unwrap();
+    assert!(host.is_host() && !second.is_host());
+    assert_eq!(host.url(), second.url());
+    let member = second.join_trainer("trainer").await.unwrap();
+    member.done().await.unwrap();
+    assert_eq!(host.view().await.trainer.unwrap().state, "done");
+
+    let url = host.url();
+    let (plain, fingerprint) = url.split_once('#').unwrap();
+    let refused = async |address: String| {
+        let options = SynchronizerOptions {
+            address: Some(address),
+            may_host: false,
+            lookup_timeout: Duration::ZERO,
+            ..options(job.path(), CHECKPOINT)
+        };
+        Synchronizer::open_with(options).await.unwrap_err().to_string()
+    };
+    let other = "0a".repeat(32);
+    let error = refused(format!("{plain}#{other}")).await;
+    assert!(error.contains(fingerprint) && error.contains(&other), "{error}");
+    let error = refused(plain.replace("https", "http")).await;
+    assert!(error.contains("this port speaks TLS"), "{error}");
+    let error = refused(format!("{}#{fingerprint}", plain.replace("https", "http"))).await;
+    assert!(error.contains("begins with `https://`"), "{error}");
 }
