@@ -5,6 +5,9 @@ import json
 import os
 import pathlib
 import signal
+import subprocess
+import sys
+import urllib.request
 
 import numpy as np
 import pytest
@@ -144,6 +147,31 @@ async def test_all_ways_to_call_are_recorded_alike(config, engine):
             assert (experience.eid.batch, experience.eid.run) == (step, 0)
             assert experience.info["model_version"] == 4
     assert model.counts["completed"] == len(ways)
+
+
+def plain(task, model):
+    """Calls the gateway by the standard library, and by another process."""
+    assert model.base_url.startswith("https://")
+    headers = {"Authorization": f"Bearer {model.api_key}"}
+    request = urllib.request.Request(f"{model.base_url}/models", headers=headers)
+    with urllib.request.urlopen(request) as answer:
+        assert answer.status == 200
+    code = (
+        "import sys, urllib.request as r; "
+        "r.urlopen(r.Request(sys.argv[1], headers={'Authorization': sys.argv[2]})).read()"
+    )
+    command = [sys.executable, "-c", code, request.full_url, headers["Authorization"]]
+    subprocess.run(command, check=True)
+    return chat_blocking(task, model)
+
+
+async def test_workers_trust_the_certificate_of_the_gateway(config):
+    config.tls.mode = "required"
+    async with rw.Scheduler(config, [rw.models.MockServer()]) as scheduler:
+        for step, way in enumerate([generate, client, client_blocking, plain], 1):
+            scheduler.schedule([task(way)], batch_id=step)
+            (status,), _ = await scheduler.get_results(step)
+            assert status.ok, (way.__name__, status.message)
 
 
 async def test_replies_know_their_tokens(config):

@@ -37,6 +37,15 @@ async def hangs_once(task, model):
     await asyncio.Event().wait()
 
 
+@rw.workflow
+async def called_by_openai(task, model):
+    """Calls the model by the package `openai`, which knows the roots of its environment only."""
+    messages = [{"role": "user", "content": task.raw_task}]
+    api = model.async_openai_client()
+    await api.chat.completions.create(model=model.name, messages=messages, max_tokens=3)
+    return 1.0
+
+
 @pytest.fixture
 def by_hand(config):
     config.cluster.backend = "manual"
@@ -122,6 +131,23 @@ def test_a_wrong_secret_is_not_tried_twice(by_hand, tmp_path):
     assert "does not have the secret of this worker" in words and "error:" in words
     friend = worker(card)
     starting.join()
+    scheduler.stop().result()
+    assert friend.wait() == 0, friend.stderr.read()
+
+
+def test_workers_use_the_certificate_of_the_address_file(by_hand):
+    by_hand.tls.mode = "required"
+    scheduler = rw.Scheduler(by_hand, [rw.models.MockServer()])
+    starting = started(scheduler)
+    card = card_of(by_hand)
+    wait_for(card)
+    address = json.load(open(card))["address"]
+    assert address.startswith("tls:127.0.0.1:") and len(address.partition("#")[2]) == 64
+    friend = worker(card, "--runners", "2")
+    starting.join()
+    scheduler.schedule([rw.Task(workflow=called_by_openai, raw_task="say")], 1)
+    statuses, _ = scheduler.get_results(1).result()
+    assert statuses[0].ok, statuses
     scheduler.stop().result()
     assert friend.wait() == 0, friend.stderr.read()
 

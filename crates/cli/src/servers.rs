@@ -218,7 +218,8 @@ impl Admin {
         let address = address.ok_or_else(|| {
             input(&format!("{shown} has no gateway.json: the job has ended or has not started"))
         })?;
-        Ok(Self { client: Client::default(), address })
+        let client = address.client().map_err(|error| input(&error))?;
+        Ok(Self { client, address })
     }
 
     async fn models(&self) -> Result<Value, CliError> {

@@ -16,6 +16,7 @@ pub use crate::options::{
 use rollway_base::Address;
 use rollway_base::net::host_port;
 use rollway_model_api::CallError;
+use rollway_net::tls::TlsIdentity;
 use rollway_net::{BoundListener, ListenerKind, ListenerOptions, RunningListener};
 use rollway_recording::RecordError;
 
@@ -37,6 +38,7 @@ pub struct Gateway {
     handle: GatewayHandle,
     listening: RunningListener,
     url: String,
+    identity: Option<TlsIdentity>,
 }
 
 /// The engine's access to its gateway. Cheap to clone; clones share state.
@@ -67,22 +69,33 @@ impl Gateway {
         let cannot_listen = |source| StartError::Listen { address: options.listen.clone(), source };
         let bound = BoundListener::bind(&Address::Tcp(options.listen.clone())).await;
         let bound = bound.map_err(|error| cannot_listen(error.into()))?;
+        let identity = bound.identity(&options.tls).map_err(|error| cannot_listen(error.into()))?;
+        let scheme = if identity.is_some() { "https" } else { "http" };
         let url = match (&options.host, bound.tcp_address()) {
-            (Some(host), Some(address)) => format!("http://{}", host_port(host, address.port())),
-            _ => format!("http://{}", bound.address()),
+            (Some(host), Some(address)) => {
+                format!("{scheme}://{}", host_port(host, address.port()))
+            }
+            _ => format!("{scheme}://{}", bound.address()),
         };
+        let limits = options.limits.listener.clone();
+        let tls = identity.clone();
         let listener_options =
-            ListenerOptions::new(ListenerKind::Gateway, options.limits.listener.clone());
+            ListenerOptions { tls, ..ListenerOptions::new(ListenerKind::Gateway, limits) };
         let app = GatewayState::new(options, models, history).map_err(StartError::Random)?;
         let app = Arc::new(app);
         let listening = RunningListener::serve_shared(bound, listener_options, router(&app));
         tracing::debug!(url, "gateway listening");
-        Ok(Self { handle: GatewayHandle { app }, listening, url })
+        Ok(Self { handle: GatewayHandle { app }, listening, url, identity })
     }
 
-    /// Root URL, without `/v1`: `http://127.0.0.1:8010`.
+    /// Root URL, without `/v1`: `http://127.0.0.1:8010`, or `https://` with a certificate.
     pub fn url(&self) -> &str {
         &self.url
+    }
+
+    /// Returns the certificate of the gateway. `None`: it speaks clear text.
+    pub const fn identity(&self) -> Option<&TlsIdentity> {
+        self.identity.as_ref()
     }
 
     pub fn handle(&self) -> GatewayHandle {

@@ -34,7 +34,7 @@ use rollway_model_api::CallError;
 use tokio::sync::{Notify, oneshot};
 
 pub use self::capabilities::ServerCapabilities;
-pub use self::connect::{ReachError, http_client, reach};
+pub use self::connect::{ReachError, http_client, pinned_client, reach};
 pub(crate) use self::connect::{ReadError, failure_reason, read_limited};
 pub use self::options::RoutingOptions;
 pub use self::registry::ServerPermit;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rollway_base::Secret;
+use rollway_base::tls::TlsOptions;
 use rollway_net::{ListenerKind, ListenerLimits};
 use rollway_recording::{ExperienceWeights, RecorderLimits};
 use serde_json::{Map, Value};
@@ -20,6 +21,8 @@ pub struct GatewayOptions {
     pub listen: String,
     /// Host name in the URL for clients; none: the address that is listened on.
     pub host: Option<String>,
+    /// Encryption of the connections of clients.
+    pub tls: TlsOptions,
     /// Admin key: servers, weights and metrics.
     pub admin_key: Secret,
     /// Agent key of serve mode: model calls, feedback and commits. Different from the admin key.
@@ -55,6 +58,7 @@ impl GatewayOptions {
         Self {
             listen: "127.0.0.1:0".to_owned(),
             host: None,
+            tls: TlsOptions::off(),
             admin_key,
             agent_key: None,
             limits: GatewayLimits::default(),

@@ -479,6 +479,10 @@ fn parts(
     let (program, args, mut env) = spawn;
     if let Some(gateway) = gateway {
         env.push((rollway_protocol::env::GATEWAY_URL.to_owned(), gateway.get().base_url()));
+        if let Some(certificate) = gateway.get().certificate() {
+            let name = rollway_protocol::env::GATEWAY_CERTIFICATE.to_owned();
+            env.push((name, certificate.to_owned()));
+        }
     }
     let options = WorkerPoolOptions {
         args,

@@ -35,6 +35,9 @@ pub(crate) struct PyGateway {
     handle: GatewayHandle,
     keys: GatewayRunKeys,
     url: String,
+    address: String,
+    /// PEM. `None`: clear text.
+    certificate: Option<String>,
     admin_key: Secret,
     /// Maximum time for a server to drain its requests and load weights.
     update_timeout: Duration,
@@ -50,6 +53,11 @@ impl PyGateway {
     /// Base URL with `/v1`.
     pub(crate) fn base_url(&self) -> String {
         format!("{}/v1", self.url)
+    }
+
+    /// Returns the certificate with its chain, as PEM. `None`: clear text.
+    pub(crate) fn certificate(&self) -> Option<&str> {
+        self.certificate.as_deref()
     }
 
     /// Makes the servers of the trained model load weights. A cancelled wait does not stop the
@@ -97,15 +105,36 @@ impl PyGateway {
             started.map_err(|error| errors::plain(py, "model_unavailable", &error.to_string()))?;
         let (handle, keys) = (gateway.handle(), GatewayRunKeys::new(&gateway));
         let url = gateway.url().to_owned();
+        let certificate = gateway.identity().map(|identity| identity.certificate().to_owned());
+        let address = match gateway.identity() {
+            Some(identity) => format!("{url}#{}", identity.fingerprint()),
+            None => url.clone(),
+        };
         let update_timeout = config.synchronizer.sync_timeout.into();
         let gateway = Mutex::new(Some(gateway));
-        Ok(Self { gateway, handle, keys, url, admin_key, update_timeout, runtime })
+        Ok(Self {
+            gateway,
+            handle,
+            keys,
+            url,
+            address,
+            certificate,
+            admin_key,
+            update_timeout,
+            runtime,
+        })
     }
 
     /// Base URL without `/v1`.
     #[getter]
     fn url(&self) -> &str {
         &self.url
+    }
+
+    /// Base URL without `/v1`, with the fingerprint of the certificate if there is one.
+    #[getter]
+    fn address(&self) -> &str {
+        &self.address
     }
 
     /// The key for what belongs to no run.

@@ -6,6 +6,7 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
 use rollway::{Answer, Client};
+use rollway_net::tls::split_url;
 use tokio::task::JoinHandle;
 
 use crate::pending::PyPending;
@@ -21,11 +22,17 @@ pub(crate) struct ModelClient {
 
 #[pymethods]
 impl ModelClient {
-    /// Returns a client of the gateway at an address without `/v1`. Nothing is connected yet.
+    /// Returns a client of the gateway at an address without `/v1`, which may have the fingerprint
+    /// of a certificate: `https://HOST:PORT#FINGERPRINT`. Nothing is connected yet.
     #[new]
     fn new(py: Python<'_>, url: String) -> PyResult<Self> {
         let runtime = runtime::handle(py)?;
-        Ok(Self { url, client: Client::default(), runtime })
+        let wrong = |error: String| errors::plain(py, "model_unavailable", &error);
+        // Without a fingerprint: a worker makes the certificate a root of its process.
+        let (url, fingerprint) = split_url(&url).map_err(|error| wrong(error.to_string()))?;
+        let client = Client::of(url, fingerprint).map_err(wrong)?;
+        let url = url.to_owned();
+        Ok(Self { url, client, runtime })
     }
 
     /// Posts a body to a path, or gets the path if there is none, with a key. The answer is the

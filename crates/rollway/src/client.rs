@@ -6,6 +6,8 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
 use reqwest::{Method, Response};
+use rollway_base::Fingerprint;
+use rollway_gateway::models::{http_client, pinned_client};
 
 /// Maximum size of a response body. The gateway itself keeps less of a run.
 const MAX_RESPONSE_BYTES: usize = 1 << 30;
@@ -29,13 +31,31 @@ pub struct Answer {
 
 impl Default for Client {
     fn default() -> Self {
-        let connections =
-            rollway_gateway::models::http_client("http://", HeaderMap::new(), CONNECT_TIMEOUT);
+        let connections = http_client("http://", HeaderMap::new(), CONNECT_TIMEOUT);
         Self(connections.expect("a client without certificates can always be built"))
     }
 }
 
 impl Client {
+    /// Returns a client of a server. With a fingerprint it accepts that certificate alone, else
+    /// the roots of the system (`SSL_CERT_FILE`) decide about an `https://` URL.
+    ///
+    /// # Errors
+    /// A message, if there are no roots.
+    pub fn of(url: &str, fingerprint: Option<Fingerprint>) -> Result<Self, String> {
+        let headers = HeaderMap::new();
+        let connections = match fingerprint {
+            Some(_) if !url.starts_with("https://") => {
+                return Err(format!("{url}: an address with a certificate begins with https://"));
+            }
+            Some(fingerprint) => pinned_client(fingerprint, headers, CONNECT_TIMEOUT)
+                .map_err(|error| format!("{url}: {error}"))?,
+            None => http_client(url, headers, CONNECT_TIMEOUT)
+                .map_err(|error| format!("{url}: {}", rollway_base::error_chain(&error)))?,
+        };
+        Ok(Self(connections))
+    }
+
     /// Sends POST with a body, or GET without one, and a bearer key.
     ///
     /// # Errors

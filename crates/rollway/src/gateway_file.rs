@@ -3,9 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::{fmt, fs, io};
 
-use rollway_base::Secret;
 use rollway_base::atomic_file::{self, FileError};
+use rollway_base::{FingerprintError, Secret};
+use rollway_gateway::gateway::Gateway;
 use serde::{Deserialize, Serialize};
+
+use crate::Client;
 
 /// Name of the file.
 const FILE: &str = "gateway.json";
@@ -18,6 +21,9 @@ pub struct GatewayAddress {
     /// Admin key.
     pub key: String,
     pub pid: u32,
+    /// Of the certificate. Absent: clear text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fingerprint: Option<String>,
 }
 
 /// Without the key.
@@ -28,6 +34,15 @@ impl fmt::Debug for GatewayAddress {
 }
 
 impl GatewayAddress {
+    /// Returns a client of the gateway.
+    ///
+    /// # Errors
+    /// A message, if the fingerprint is not valid.
+    pub fn client(&self) -> Result<Client, String> {
+        let fingerprint = self.fingerprint.as_deref().map(str::parse).transpose();
+        Client::of(&self.url, fingerprint.map_err(|error: FingerprintError| error.to_string())?)
+    }
+
     /// Reads the file of a job. `None`: there is none. It may be stale, since a killed process
     /// leaves it behind.
     ///
@@ -51,9 +66,13 @@ pub(crate) struct GatewayAddressFile {
 
 impl GatewayAddressFile {
     /// Writes the file, readable for its owner only.
-    pub(crate) fn write(job: PathBuf, url: &str, key: &Secret) -> Result<Self, FileError> {
-        let (url, key) = (url.to_owned(), key.reveal().to_owned());
-        let address = GatewayAddress { url, key, pid: std::process::id() };
+    pub(crate) fn write(job: PathBuf, gateway: &Gateway, key: &Secret) -> Result<Self, FileError> {
+        let address = GatewayAddress {
+            url: gateway.url().to_owned(),
+            key: key.reveal().to_owned(),
+            pid: std::process::id(),
+            fingerprint: gateway.identity().map(|identity| identity.fingerprint().to_string()),
+        };
         let text = serde_json::to_string(&address).unwrap_or_default();
         atomic_file::write_line(&job.join(FILE), &text, true)?;
         Ok(Self { job, address })

@@ -40,6 +40,8 @@ pub fn options(config: &Config) -> Result<(GatewayOptions, Vec<ServerSpec>), Con
     let gateway = &explorer.gateway;
     // Workers on other machines call the models too.
     let site = AdvertisedAddress::of(config).filter(|_| !serves);
+    let mut tls = config.tls_options();
+    tls.hosts.extend(site.iter().map(|site| site.host.clone()));
     let options = GatewayOptions {
         listen: match &site {
             _ if serves => host_port(&explorer.listen_address, explorer.proxy_port),
@@ -47,6 +49,7 @@ pub fn options(config: &Config) -> Result<(GatewayOptions, Vec<ServerSpec>), Con
             None => host_port("127.0.0.1", 0),
         },
         host: site.map(|site| site.host),
+        tls,
         admin_key,
         agent_key: None,
         limits: GatewayLimits {

@@ -160,6 +160,10 @@ impl WorkflowRuntime {
         };
         let mut options = options.clone();
         options.env.push((env::GATEWAY_URL.to_owned(), format!("{}/v1", gateway.url())));
+        if let Some(identity) = gateway.identity() {
+            let certificate = identity.certificate().to_owned();
+            options.env.push((env::GATEWAY_CERTIFICATE.to_owned(), certificate));
+        }
         let children = Box::pin(cluster::worker_pool(config, options)).await.map_err(|error| {
             WorkflowSetupError::new(WorkflowSetupErrorKind::Cluster, error.what, error.hint)
         })?;

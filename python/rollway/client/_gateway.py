@@ -78,11 +78,11 @@ class ModelGateway:
             config = self._config if isinstance(self._config, Config) else Config()
             self._gateway = _rollway.Gateway(config.to_json(), self._servers)
             for model in self.models:
-                connect(model, self._gateway.url)
+                connect(model, self._gateway.address)
             # Operators in this process call auxiliary models outside of runs.
             for engines in self.auxiliary:
                 for model in engines:
-                    connect(model, self._gateway.url, self._gateway.admin_key)
+                    connect(model, self._gateway.address, self._gateway.admin_key)
         return self._gateway
 
     def open(self, runs: Sequence[int]) -> tuple[int, dict[int, str]]:

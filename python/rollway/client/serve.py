@@ -14,6 +14,7 @@ import json
 import logging
 import pathlib
 import secrets
+import ssl
 import time
 import urllib.error
 import urllib.request
@@ -41,7 +42,8 @@ class ServeClient:
     `task_id` is the default task of feedback; default: six random hexadecimal digits, different for
     every client. Idempotent requests are repeated up to `retries` times if the server does not
     respond; feedback and commits count once. `api_key` is the agent key; `metrics()` needs the
-    admin key.
+    admin key. `certificate` is the path of the server's certificate (PEM), for an `https://` URL
+    whose certificate the roots of this machine do not confirm.
     """
 
     def __init__(
@@ -52,7 +54,12 @@ class ServeClient:
         timeout: float = 60.0,
         retries: int = 3,
         admin_key: str | None = None,
+        certificate: str | pathlib.Path | None = None,
     ) -> None:
+        self._tls = ssl.create_default_context()
+        if certificate is not None:
+            self._tls.load_verify_locations(cafile=certificate)
+        self._has_certificate = certificate is not None
         self.base_url = base_url.strip().rstrip("/").removesuffix("/v1")
         self.api_key = api_key.strip() if api_key else None
         self.admin_key = admin_key.strip() if admin_key else None
@@ -73,6 +80,9 @@ class ServeClient:
         admin = folder / f"{explorer}_server_admin_key.txt"
         if admin.exists():
             arguments.setdefault("admin_key", admin.read_text())
+        certificate = folder / "tls" / "certificate.pem"
+        if url.startswith("https://") and certificate.exists():
+            arguments.setdefault("certificate", certificate)
         return cls(url, key.read_text() if key.exists() else None, **arguments)
 
     def __repr__(self) -> str:
@@ -100,10 +110,14 @@ class ServeClient:
 
     def openai(self, **arguments: Any) -> Any:
         """Returns an `openai.OpenAI` for this server."""
+        if self._has_certificate and "http_client" not in arguments:
+            arguments["http_client"] = openai().DefaultHttpxClient(verify=self._tls)
         return openai().OpenAI(**self._openai_arguments(arguments))
 
     def async_openai(self, **arguments: Any) -> Any:
         """Returns an `openai.AsyncOpenAI` for this server."""
+        if self._has_certificate and "http_client" not in arguments:
+            arguments["http_client"] = openai().DefaultAsyncHttpxClient(verify=self._tls)
         return openai().AsyncOpenAI(**self._openai_arguments(arguments))
 
     def feedback(
@@ -190,7 +204,8 @@ class ServeClient:
         url = f"{self.base_url}{path}"
         request = urllib.request.Request(url, data, headers, method=method)
         try:
-            with urllib.request.urlopen(request, timeout=timeout) as answer:
+            tls = self._tls if url.startswith("https://") else None
+            with urllib.request.urlopen(request, timeout=timeout, context=tls) as answer:
                 return answer.read()
         except urllib.error.HTTPError as error:
             with error:

@@ -34,9 +34,12 @@ class GatewayModel(Model):
         return {**vars(self), "_client": None}
 
     def connect(self, url: str, key: str | None = None) -> None:
-        """Sets the address of the gateway, and the key for calls outside of runs."""
+        """Sets the address of the gateway, and the key for calls outside of runs.
+
+        The address may have the fingerprint of a certificate: `https://HOST:PORT#FINGERPRINT`.
+        """
         root = url.removesuffix("/v1")
-        self.base_url = f"{root}/v1"
+        self.base_url = f"{root.partition('#')[0]}/v1"
         self.api_key = key
         self._client = _rollway.ModelClient(root)
 

@@ -24,7 +24,11 @@ from rollway.sandbox.processes import MARK, kill_marked, run_process
 _WORKER_MARK = "ROLLWAY_PROCESS_MARK"
 
 #: Variables that sandboxes inherit.
-_INHERITED = ("PATH", "LANG", "LC_ALL", "TZ", _WORKER_MARK)
+_INHERITED = (
+    *("PATH", "LANG", "LC_ALL", "TZ", _WORKER_MARK),
+    # Roots with the certificate of the model gateway, see `rollway.worker.certificates`.
+    *("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS"),
+)
 
 #: Waits for a line, so that limits apply before the command begins.
 _GATED = ("/bin/sh", "-c", 'read -r _; exec "$@"', "sh")

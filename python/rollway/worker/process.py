@@ -30,8 +30,8 @@ from rollway.experience.payload import encode
 from rollway.run_settings import RunSettings
 from rollway.sandbox import leases
 from rollway.task import Task
+from rollway.worker import certificates, log_relay, plugins, supervisor
 from rollway.worker import execution_marks as marks
-from rollway.worker import log_relay, plugins, supervisor
 from rollway.worker import setup as setups
 from rollway.worker.run_outcome import RunFailure, RunOutput, failure
 from rollway.worker.runner import WorkflowRunner
@@ -50,8 +50,11 @@ STATE_INTERVAL = 0.5
 #: Variable with the address of the model gateway, if there is one.
 GATEWAY_URL = "ROLLWAY_WORKER_GATEWAY_URL"
 
+#: Variable with the certificate of the model gateway, as PEM, if it speaks TLS.
+GATEWAY_CERTIFICATE = "ROLLWAY_WORKER_GATEWAY_CERTIFICATE"
+
 #: Variables of the setup.
-_SETUP_VARIABLES = (setups.SETUP, setups.SETUP_JSON, GATEWAY_URL)
+_SETUP_VARIABLES = (setups.SETUP, setups.SETUP_JSON, GATEWAY_URL, GATEWAY_CERTIFICATE)
 
 #: Size of a marks file that the worker creates itself.
 _MARK_SLOTS = 65536
@@ -471,6 +474,9 @@ def _prepare(link: Any, given: _Environment) -> dict[str, Any]:
 
 def _setup(variables: dict[str, str]) -> dict[str, Any]:
     gateway = variables.get(GATEWAY_URL)
+    if GATEWAY_CERTIFICATE in variables:
+        # Before anything that connects reads its roots.
+        certificates.trust(variables[GATEWAY_CERTIFICATE])
     if setups.SETUP in variables:
         setup = setups.setup(variables[setups.SETUP], gateway)
         setups.take(setup)

@@ -26,8 +26,8 @@ const ARROWS: &str = "
     telemetry: base config core engine experience gateway net
     trace: base config core engine gateway telemetry
     dashboard: base config engine net telemetry
-    rollway: base config core dashboard data engine experience gateway mock-server protocol \
-             recording sync tasksets telemetry tiny tiny-model trace
+    rollway: base config core dashboard data engine experience gateway mock-server net \
+             protocol recording sync tasksets telemetry tiny tiny-model trace
     testkit: *
     fuzz: *
     py: *

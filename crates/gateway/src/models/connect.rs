@@ -1,13 +1,16 @@
 //! Validation of server descriptions, and connections to servers.
 
+use std::error::Error;
 use std::time::Duration;
 
 use bytes::Bytes;
 use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue};
 use reqwest::{Client, ClientBuilder, Response, StatusCode, Url};
+use rollway_base::Fingerprint;
 use rollway_base::suggest::instead;
 use rollway_model_api::server_api::server_api;
 use rollway_model_api::{CallError, ErrorKind};
+use rollway_net::tls::client_config;
 use serde_json::Value;
 
 use super::ServerSpec;
@@ -121,7 +124,24 @@ pub fn http_client(
     headers: HeaderMap,
     connect_timeout: Duration,
 ) -> reqwest::Result<Client> {
-    let builder = builder(root, headers, connect_timeout);
+    pooled(builder(root, headers, connect_timeout))
+}
+
+/// Same as [`http_client`], for a server with the certificate of this fingerprint and no other.
+///
+/// # Errors
+/// If the system has no random numbers.
+pub fn pinned_client(
+    fingerprint: Fingerprint,
+    headers: HeaderMap,
+    connect_timeout: Duration,
+) -> Result<Client, Box<dyn Error + Send + Sync>> {
+    let tls = client_config(fingerprint)?;
+    let builder = builder("https://", headers, connect_timeout).tls_backend_preconfigured(tls);
+    Ok(pooled(builder)?)
+}
+
+fn pooled(builder: ClientBuilder) -> reqwest::Result<Client> {
     builder.pool_max_idle_per_host(IDLE_CONNECTIONS).pool_idle_timeout(IDLE_TIME).build()
 }
 
@@ -204,7 +224,7 @@ async fn listed(spec: &ServerSpec, answer: Response) -> Result<(), ReachError> {
     Err(ReachError::Model(format!("it has no model `{name}`: {hint}")))
 }
 
-fn root_cause(error: &dyn std::error::Error) -> String {
+fn root_cause(error: &dyn Error) -> String {
     let mut error = error;
     while let Some(source) = error.source() {
         error = source;

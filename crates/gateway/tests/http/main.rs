@@ -17,6 +17,7 @@ mod lineage;
 mod many;
 mod once;
 mod restart;
+mod secure;
 mod serve;
 mod traced;
 mod update;

@@ -264,8 +264,7 @@ impl ExplorerResources {
 
 /// Writes the address of the gateway into the job's folder; the job also works without it.
 fn write_address(config: &Config, stack: &ModelStack) -> Option<GatewayAddressFile> {
-    let url = stack.gateway().url();
-    let written = GatewayAddressFile::write(config.job_dir(), url, stack.key());
+    let written = GatewayAddressFile::write(config.job_dir(), stack.gateway(), stack.key());
     written.inspect_err(|error| tracing::warn!(%error, "`rollway servers` cannot be used")).ok()
 }
 

@@ -13,6 +13,7 @@ use rollway_data::{Sample, WriteBatch};
 use rollway_engine::events::RunObservers;
 use rollway_engine::{CollectOptions, Scheduler};
 use rollway_experience::{Experience, payload};
+use rollway_net::tls::TlsIdentity;
 use rollway_tasksets::{SelectedTask, TasksetOpener};
 use serde_json::{Value, json};
 
@@ -180,7 +181,9 @@ async fn token_texts(served: &ModelStack, experiences: &[Experience]) -> HashMap
 /// Reads the call durations from the metrics of the gateway.
 async fn calls(served: &ModelStack) -> DebugCalls {
     let url = format!("{}/metrics", served.gateway().url());
-    let Ok(answer) = Client::default().call(&url, served.key().reveal(), None).await else {
+    let fingerprint = served.gateway().identity().map(TlsIdentity::fingerprint);
+    let Ok(client) = Client::of(&url, fingerprint) else { return DebugCalls::default() };
+    let Ok(answer) = client.call(&url, served.key().reveal(), None).await else {
         return DebugCalls::default();
     };
     let text = String::from_utf8_lossy(&answer.body).into_owned();
