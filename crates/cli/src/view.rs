@@ -8,6 +8,7 @@ use rollway::dashboard::{Dashboard, DashboardAddress, DashboardError, DashboardO
 use rollway::history;
 use rollway_base::error_chain;
 use rollway_base::listener::{ListenerKind, ListenerLimits};
+use rollway_base::tls::{CertificateSource, TlsMode, TlsOptions};
 
 use crate::signals::Signals;
 use crate::{CliError, runtime};
@@ -45,7 +46,9 @@ pub(crate) fn view(args: &ViewArgs) -> Result<(), CliError> {
             history::recorded_view(job).map_err(|error| CliError::Input(error.to_string()))?;
         let limits = ListenerLimits::of(ListenerKind::Dashboard);
         let listen = args.listen.clone();
-        let options = DashboardOptions { listen, limits, token: None, view, metrics: None };
+        let source = CertificateSource::Folder(job.join("tls"));
+        let tls = TlsOptions { mode: TlsMode::Auto, source, hosts: Vec::new() };
+        let options = DashboardOptions { listen, limits, tls, token: None, view, metrics: None };
         let dashboard = Dashboard::open(options).await?;
         let mut signals = Signals::new()?;
         outln!("{}", dashboard.address());

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rollway_base::Secret;
+use rollway_base::tls::TlsOptions;
 use rollway_config::Config as JobConfig;
 use rollway_core::CoreConfig;
 use rollway_dashboard::Dashboard;
@@ -151,8 +152,9 @@ async fn browse(view: Arc<dyn view::JobView>) -> Dashboard {
     let secret = Some(Secret::new(token).expect("a token"));
     let listen = "127.0.0.1:0".to_owned();
     let limits = ListenerLimits::of(ListenerKind::Dashboard);
+    let (tls, metrics) = (TlsOptions::off(), None);
     let options =
-        rollway_dashboard::DashboardOptions { listen, limits, token: secret, view, metrics: None };
+        rollway_dashboard::DashboardOptions { listen, limits, tls, token: secret, view, metrics };
     let dashboard = Dashboard::open(options).await.expect("a port");
     let address = dashboard.address();
     let host = address.trim_start_matches("http://");

@@ -6,8 +6,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use rollway_base::atomic_file::{self, FileError};
+use rollway_net::tls;
 use serde::{Deserialize, Serialize};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 /// The name of the file in a job's folder.
@@ -21,6 +22,9 @@ pub struct DashboardAddress {
     pub url: String,
     pub token: String,
     pub pid: u32,
+    /// Of the certificate. Absent: clear text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fingerprint: Option<String>,
 }
 
 impl std::fmt::Debug for DashboardAddress {
@@ -55,8 +59,22 @@ impl DashboardAddress {
     }
 
     async fn probe(&self) -> io::Result<bool> {
-        let host = self.url.strip_prefix("http://").unwrap_or(&self.url);
-        let mut stream = TcpStream::connect(host).await?;
+        let host = self.url.split_once("://").map_or(&*self.url, |(_, host)| host);
+        let stream = TcpStream::connect(host).await?;
+        let Some(fingerprint) = &self.fingerprint else {
+            return self.request_job(stream, host).await;
+        };
+        let fingerprint = fingerprint.parse().map_err(io::Error::other)?;
+        let stream = tls::connect_http1(stream, host, fingerprint).await;
+        self.request_job(stream.map_err(io::Error::other)?, host).await
+    }
+
+    /// Requests the job, and returns whether the response is a success.
+    async fn request_job<S: AsyncRead + AsyncWrite + Unpin>(
+        &self,
+        mut stream: S,
+        host: &str,
+    ) -> io::Result<bool> {
         let Self { token, .. } = self;
         let request = format!(
             "GET /api/job HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {token}\r\n\

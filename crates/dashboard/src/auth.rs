@@ -13,6 +13,8 @@ pub(super) struct DashboardAuth {
     token: Secret,
     /// Listens on the loopback interface.
     is_private: bool,
+    /// Speaks TLS.
+    is_encrypted: bool,
     /// Name with the port, since cookies are shared between ports.
     cookie: String,
 }
@@ -28,9 +30,10 @@ pub(super) enum AuthError {
 }
 
 impl DashboardAuth {
-    pub(super) fn new(token: Secret, address: SocketAddr) -> Self {
+    pub(super) fn new(token: Secret, address: SocketAddr, is_encrypted: bool) -> Self {
         let is_private = address.ip().is_loopback();
-        Self { token, is_private, cookie: format!("rollway_{}", address.port()) }
+        let cookie = format!("rollway_{}", address.port());
+        Self { token, is_private, is_encrypted, cookie }
     }
 
     pub(super) const fn is_private(&self) -> bool {
@@ -86,6 +89,7 @@ impl DashboardAuth {
     /// Returns the cookie that replaces the token in the address.
     pub(super) fn cookie(&self) -> String {
         let (name, token) = (&self.cookie, self.token.reveal());
-        format!("{name}={token}; Path=/; HttpOnly; SameSite=Strict")
+        let secure = if self.is_encrypted { "; Secure" } else { "" };
+        format!("{name}={token}; Path=/; HttpOnly; SameSite=Strict{secure}")
     }
 }

@@ -23,6 +23,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rollway_base::net::advertised_url;
+use rollway_base::tls::TlsOptions;
 use rollway_base::{Address, Secret};
 use rollway_config::Config;
 use rollway_config::secrets::api_key;
@@ -44,6 +45,7 @@ pub struct DashboardOptions {
     /// `host:port`; port 0 means any free port.
     pub listen: String,
     pub limits: ListenerLimits,
+    pub tls: TlsOptions,
     /// `None`: a random token.
     pub token: Option<Secret>,
     pub view: Arc<dyn JobView>,
@@ -62,7 +64,8 @@ impl DashboardOptions {
             .map_err(|problem| DashboardError::Token(problem.to_string()))?;
         let listen = config.dashboard.listen.clone();
         let limits = config.listeners.limits(ListenerKind::Dashboard);
-        Ok(Self { listen, limits, token, view, metrics: None })
+        let tls = config.tls_options();
+        Ok(Self { listen, limits, tls, token, view, metrics: None })
     }
 }
 
@@ -109,6 +112,8 @@ impl Dashboard {
         let bound = BoundListener::bind(&Address::Tcp(options.listen.clone())).await;
         let bound = bound.map_err(|error| failed(error.into()))?;
         let address = bound.tcp_address().ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?;
+        let tls = bound.identity(&options.tls).map_err(|error| failed(error.into()))?;
+        let fingerprint = tls.as_ref().map(|tls| tls.fingerprint().to_string());
         let token = match options.token {
             Some(token) => token,
             None => {
@@ -117,15 +122,18 @@ impl Dashboard {
         };
         let shutdown = CancellationToken::new();
         let hub = EventHub::start(Arc::clone(&options.view), shutdown.clone());
-        let auth = DashboardAuth::new(token.clone(), address);
+        let auth = DashboardAuth::new(token.clone(), address, tls.is_some());
         let shared =
             routes::DashboardState::new(options.view, options.metrics, auth, Arc::clone(&hub));
-        let listener_options = ListenerOptions::new(ListenerKind::Dashboard, options.limits);
+        let defaults = ListenerOptions::new(ListenerKind::Dashboard, options.limits);
+        let listener_options = ListenerOptions { tls, ..defaults };
         let routes = routes::router(shared);
         let listening = RunningListener::serve_shared(bound, listener_options, routes);
-        let url = advertised_url(&format!("http://{address}"));
+        let scheme = if fingerprint.is_some() { "https" } else { "http" };
+        let url = advertised_url(&format!("{scheme}://{address}"));
         let (token, pid) = (token.reveal().to_owned(), std::process::id());
-        Ok(Self { address: DashboardAddress { url, token, pid }, hub, listening, shutdown })
+        let address = DashboardAddress { url, token, pid, fingerprint };
+        Ok(Self { address, hub, listening, shutdown })
     }
 
     /// Returns the URL with the token.

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rollway_base::Secret;
+use rollway_base::tls::{TlsMode, TlsOptions};
 use rollway_config::Config;
 use rollway_dashboard::{CARD, Dashboard, DashboardAddress, DashboardError, DashboardOptions};
 use rollway_net::{ListenerKind, ListenerLimits};
@@ -90,16 +91,21 @@ struct TestDashboard {
 }
 
 async fn serve() -> TestDashboard {
+    serve_with(TlsOptions::off()).await
+}
+
+async fn serve_with(tls: TlsOptions) -> TestDashboard {
     let job = Arc::new(TestJob::default());
     let options = DashboardOptions {
         listen: "127.0.0.1:0".into(),
         limits: ListenerLimits::of(ListenerKind::Dashboard),
+        tls,
         token: Some(Secret::new(TOKEN).unwrap()),
         view: Arc::clone(&job) as _,
         metrics: Some(PrometheusExporter::new(&Config::default(), DropCounters::default())),
     };
     let dashboard = Dashboard::open(options).await.unwrap();
-    let host = dashboard.card().url.strip_prefix("http://").unwrap().to_owned();
+    let host = dashboard.card().url.split_once("://").unwrap().1.to_owned();
     TestDashboard { dashboard, job, host }
 }
 
@@ -304,6 +310,7 @@ async fn a_busy_port_is_an_error_with_remedy() {
     let options = DashboardOptions {
         listen: served.host.clone(),
         limits: ListenerLimits::of(ListenerKind::Dashboard),
+        tls: TlsOptions::off(),
         token: None,
         view: Arc::new(TestJob::default()),
         metrics: None,
@@ -332,4 +339,17 @@ async fn an_address_file_is_valid_only_while_the_dashboard_responds() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     assert!(!read.is_served().await);
+}
+
+#[tokio::test]
+async fn a_dashboard_with_tls_is_recognized_by_its_certificate() {
+    let served = serve_with(TlsOptions { mode: TlsMode::Required, ..TlsOptions::off() }).await;
+    let address = served.dashboard.card().clone();
+    assert!(address.url.starts_with("https://"), "{address:?}");
+    assert!(address.is_served().await);
+    let other = Some("0a".repeat(32));
+    assert!(!DashboardAddress { fingerprint: other, ..address.clone() }.is_served().await);
+    // A client in clear text gets a reason.
+    let (status, _, body) = served.request("GET /api/job", &[BEARER], "").await;
+    assert!(status == 400 && body.contains("speaks TLS"), "{status}: {body}");
 }

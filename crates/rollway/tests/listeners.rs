@@ -12,6 +12,7 @@ use rollway::history::live_view;
 use rollway::tiny::{TinyServer, TinyServerOptions};
 use rollway_base::Secret;
 use rollway_base::listener::{ListenerKind, ListenerLimits};
+use rollway_base::tls::TlsOptions;
 use rollway_config::Config;
 use rollway_gateway::gateway::{Gateway, GatewayLimits, GatewayOptions};
 use rollway_mock_server::{MockServer, MockServerOptions};
@@ -102,6 +103,7 @@ async fn slow_connections_to_the_dashboard() {
     let options = DashboardOptions {
         listen: "127.0.0.1:0".to_owned(),
         limits: limits(ListenerKind::Dashboard),
+        tls: TlsOptions::off(),
         token: Some(Secret::new("token").unwrap()),
         view: live_view(history),
         metrics: None,
@@ -117,11 +119,14 @@ async fn slow_connections_to_the_metrics() {
     let kind = ListenerKind::Metrics;
     let exporter = PrometheusExporter::new(&Config::default(), DropCounters::default());
     let exporting = Arc::clone(&exporter);
-    let server = MetricsServer::start("127.0.0.1:0", limits(kind), exporting).await.unwrap();
-    let address = server.address().to_string();
-    check(kind, &address, "/metrics", "").await;
+    let server = MetricsServer::start("127.0.0.1:0", limits(kind), &TlsOptions::off(), exporting)
+        .await
+        .unwrap();
+    let url = server.url();
+    let address = host(&url).strip_suffix("/metrics").unwrap();
+    check(kind, address, "/metrics", "").await;
     // The counters are metrics.
-    let mut stream = connect(&address).await;
+    let mut stream = connect(address).await;
     let request = format!("GET /metrics HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
     let text = until_closed(stream).await;

@@ -7,6 +7,7 @@ use rollway::Client;
 use rollway::dashboard::DashboardAddress;
 use rollway::job::{Summary, SummaryState};
 use rollway::view::{ActionResult, JobInfo, JobState, Overview, RunnerRow};
+use rollway_base::FingerprintError;
 use rustix::process::{Pid, test_kill_process};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -63,7 +64,10 @@ impl TopClient {
                  with `dashboard.enable=false`; open an ended job with `rollway view {shown}`"
             )
         })?;
-        Ok(Self { client: Client::default(), address, job: job.to_owned() })
+        let fingerprint = address.fingerprint.as_deref().map(str::parse).transpose();
+        let fingerprint = fingerprint.map_err(|error: FingerprintError| error.to_string())?;
+        let client = Client::of(&address.url, fingerprint)?;
+        Ok(Self { client, address, job: job.to_owned() })
     }
 
     /// Returns the state of the job, or the reason why there is none.

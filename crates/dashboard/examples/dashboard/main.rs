@@ -20,6 +20,7 @@ use std::io::{self, Read as _, Write as _};
 use std::sync::Arc;
 
 use rollway_base::Secret;
+use rollway_base::tls::TlsOptions;
 use rollway_dashboard::{Dashboard, DashboardOptions};
 use rollway_net::{ListenerKind, ListenerLimits};
 
@@ -71,6 +72,7 @@ async fn main() {
     let options = DashboardOptions {
         listen: args.listen,
         limits: ListenerLimits::of(ListenerKind::Dashboard),
+        tls: TlsOptions::off(),
         token: args.token.map(|token| Secret::new(token).expect("the token has letters")),
         view: demo,
         metrics: None,

@@ -168,13 +168,14 @@ async fn serve(
 ) -> Result<Option<MetricsServer>, PreflightError> {
     let Some(address) = &config.monitor.prometheus else { return Ok(None) };
     let limits = config.listeners.limits(ListenerKind::Metrics);
-    let started = MetricsServer::start(address, limits, Arc::clone(meters)).await;
+    let started =
+        MetricsServer::start(address, limits, &config.tls_options(), Arc::clone(meters)).await;
     let listen = started.map_err(|error| {
         let hint = "set `monitor.prometheus` to an address of this machine with a free port, or to \
                     port 0";
         PreflightError::new(error.to_string(), hint)
     })?;
-    tracing::info!("Prometheus metrics are at http://{}/metrics", listen.address());
+    tracing::info!("Prometheus metrics are at {}", listen.url());
     Ok(Some(listen))
 }
 

@@ -10,6 +10,7 @@ use axum::http::header::{ACCEPT, CONTENT_TYPE};
 use axum::response::IntoResponse;
 use axum::routing::get;
 use rollway_base::Address;
+use rollway_base::tls::TlsOptions;
 use rollway_net::{BoundListener, ListenerKind, ListenerLimits, ListenerOptions, RunningListener};
 
 use super::{ExpositionFormat, PrometheusExporter};
@@ -35,21 +36,24 @@ impl MetricsServer {
     pub async fn start(
         address: &str,
         limits: ListenerLimits,
+        tls: &TlsOptions,
         exporter: Arc<PrometheusExporter>,
     ) -> Result<Self, MetricsServerError> {
         let bound = BoundListener::bind(&Address::Tcp(address.to_owned())).await;
-        let bound = bound.map_err(|error| MetricsServerError {
-            address: address.to_owned(),
-            source: error.into(),
-        })?;
+        let failed = |source| MetricsServerError { address: address.to_owned(), source };
+        let bound = bound.map_err(|error| failed(error.into()))?;
+        let tls = bound.identity(tls).map_err(|error| failed(error.into()))?;
         let routes = Router::new().route("/metrics", get(show)).with_state(exporter);
-        let options = ListenerOptions::new(ListenerKind::Metrics, limits);
+        let options =
+            ListenerOptions { tls, ..ListenerOptions::new(ListenerKind::Metrics, limits) };
         Ok(Self { listening: RunningListener::serve_shared(bound, options, routes) })
     }
 
-    /// Returns the bound address, with the port that the system chose.
-    pub const fn address(&self) -> &Address {
-        self.listening.address()
+    /// Returns the URL of the metrics, with the port that the system chose.
+    pub fn url(&self) -> String {
+        let address = self.listening.address();
+        let scheme = if address.fingerprint().is_some() { "https" } else { "http" };
+        format!("{scheme}://{}/metrics", address.host_port().unwrap_or_default())
     }
 }
 
