@@ -5,10 +5,10 @@
 //! below the target directory, where `cargo xtask postgres` installs them.
 
 use std::env;
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
-use std::os::unix::fs::{MetadataExt as _, chown};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -41,6 +41,19 @@ impl Server {
     /// # Panics
     /// If there is no server to start, or if it does not start.
     pub fn start(settings: &[&str]) -> Self {
+        Self::start_with(settings, &[])
+    }
+
+    /// Same as [`start`](Self::start), with TLS: PEM of the certificate and of its key.
+    ///
+    /// # Panics
+    /// If there is no server to start, or if it does not start.
+    pub fn start_tls(certificate: &str, key: &str) -> Self {
+        Self::start_with(&["ssl=on"], &[("server.crt", certificate), ("server.key", key)])
+    }
+
+    /// Starts a server with files in its data folder.
+    fn start_with(settings: &[&str], files: &[(&str, &str)]) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let folder = env::temp_dir().join(format!("rollway-pg-{}-{number}", std::process::id()));
@@ -70,6 +83,15 @@ impl Server {
         let made = initdb.args(options).arg(folder.join("password")).arg("-D").arg(&data).output();
         let made = made.expect("initdb starts");
         assert!(made.status.success(), "initdb: {}", String::from_utf8_lossy(&made.stderr));
+        for (name, content) in files {
+            let path = data.join(name);
+            fs::write(&path, content).expect("a file for the server");
+            fs::set_permissions(&path, Permissions::from_mode(0o600)).expect("its own file");
+            if root {
+                let user = Some(UNPRIVILEGED_UID);
+                chown(&path, user, user).expect("root may give a file away");
+            }
+        }
 
         // Retries with another port if a process takes this one first.
         (0..5)

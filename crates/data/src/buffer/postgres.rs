@@ -5,13 +5,14 @@
 
 mod error_class;
 mod session;
+mod tls;
 
 use std::time::Duration;
 
 use tokio_postgres::Config;
-use tokio_postgres::config::SslMode;
 
 use self::session::PostgresSession;
+use self::tls::{PostgresTls, SslParameters};
 use super::address::without_secrets;
 use super::sql::{self, SqlBuffer, SqlDatabase, SqlDialect, SqlError, SqlOptions};
 use super::{BufferError, Result};
@@ -21,9 +22,10 @@ pub type PostgresBuffer = SqlBuffer<PostgresServer>;
 
 impl PostgresBuffer {
     /// Opens `postgresql://user:password@host:port/database`. A driver name, as in
-    /// `postgresql+psycopg://`, is ignored.
+    /// `postgresql+psycopg://`, is ignored. `?sslmode=` and `&sslrootcert=` have the meaning of
+    /// libpq; without `sslmode`, connections to other machines are encrypted.
     pub fn open(address: &str, options: SqlOptions) -> Result<Self> {
-        let mut config = parse(address)?;
+        let (mut config, tls) = parse(address)?;
         // Keepalives have a resolution of one second.
         let quiet = options.connect_timeout.max(Duration::from_secs(1));
         config
@@ -34,20 +36,14 @@ impl PostgresBuffer {
             .keepalives_interval(quiet)
             .keepalives_retries(3);
         let name = without_secrets(address);
-        if config.get_ssl_mode() == SslMode::Require {
-            return Err(BufferError::unsupported(
-                name,
-                "encrypted connections (sslmode=require) are not supported; use a tunnel \
-                          or a Unix socket",
-            ));
-        }
-        sql::open(PostgresServer { config, name }, options)
+        sql::open(PostgresServer { config, tls, name }, options)
     }
 }
 
 #[derive(Debug)]
 pub struct PostgresServer {
     config: Config,
+    tls: PostgresTls,
     name: String,
 }
 
@@ -73,12 +69,12 @@ impl SqlDatabase for PostgresServer {
     }
 
     fn connect(&self, options: &SqlOptions) -> Result<PostgresSession, SqlError> {
-        PostgresSession::connect(&self.config, &self.name, options)
+        PostgresSession::connect(&self.config, self.tls.clone(), &self.name, options)
     }
 }
 
 /// Parses an address. Errors do not repeat it: it may contain a password.
-fn parse(address: &str) -> Result<Config> {
+fn parse(address: &str) -> Result<(Config, PostgresTls)> {
     let unsupported = |message: String| BufferError::unsupported("the PostgreSQL address", message);
     let (scheme, rest) = address.split_once("://").unwrap_or(("", ""));
     if !matches!(scheme.split('+').next(), Some("postgresql" | "postgres")) {
@@ -86,13 +82,17 @@ fn parse(address: &str) -> Result<Config> {
             "it must have the form `postgresql://user:password@host:port/database`".into(),
         ));
     }
-    format!("postgresql://{rest}").parse().map_err(|_: tokio_postgres::Error| {
+    let (rest, parameters) = SslParameters::split(rest).map_err(unsupported)?;
+    let config = format!("postgresql://{rest}").parse();
+    let mut config: Config = config.map_err(|_: tokio_postgres::Error| {
         unsupported(
             "the address cannot be parsed; characters like `@`, `/` and `:` in a user name or a \
              password are written as `%40`, `%2F` and `%3A`"
                 .into(),
         )
-    })
+    })?;
+    let tls = parameters.apply(&mut config).map_err(unsupported)?;
+    Ok((config, tls))
 }
 
 #[cfg(test)]

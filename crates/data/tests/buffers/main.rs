@@ -10,6 +10,7 @@ mod faults;
 mod files;
 mod kill;
 mod pool;
+mod postgres_tls;
 mod proxy;
 mod queue;
 mod queue_disk;

@@ -7,9 +7,17 @@ use tokio_postgres::Error;
 use super::super::BufferError;
 use super::super::sql::SqlError;
 
+/// Message of the client library.
+const NO_TLS: &str = "server does not support TLS";
+
 pub(super) fn fault(name: &str, cause: &Error) -> SqlError {
     let message = match (cause.as_db_error(), cause.source()) {
         (Some(error), _) => format!("{} ({})", error.message(), error.code().code()),
+        (None, Some(source)) if source.to_string() == NO_TLS => {
+            format!(
+                "{source}: switch it on (`ssl = on`), or permit clear text (`?sslmode=disable`)"
+            )
+        }
         (None, Some(source)) => format!("{cause}: {source}"),
         (None, None) => cause.to_string(),
     };

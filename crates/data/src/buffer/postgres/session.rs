@@ -11,8 +11,7 @@ use tokio::sync::Notify;
 use tokio::time::{timeout, timeout_at};
 use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
 use tokio_postgres::{
-    AsyncMessage, Client, Config, Connection, Error, NoTls, Row, SimpleQueryMessage, Socket,
-    Statement, tls::NoTlsStream,
+    AsyncMessage, Client, Config, Connection, Error, Row, SimpleQueryMessage, Socket, Statement,
 };
 
 use super::super::sql::{
@@ -20,6 +19,7 @@ use super::super::sql::{
 };
 use super::super::{BufferError, Result};
 use super::error_class::{connection_lost, fault, timed_out};
+use super::tls::{PostgresTls, PostgresTlsStream};
 use crate::Sample;
 
 /// Maximum bytes of samples per statement; a protocol message is limited to 1 GiB.
@@ -42,6 +42,7 @@ pub(in crate::buffer) struct PostgresSession {
 impl PostgresSession {
     pub(super) fn connect(
         config: &Config,
+        tls: PostgresTls,
         name: &str,
         options: &SqlOptions,
     ) -> Result<Self, SqlError> {
@@ -57,7 +58,7 @@ impl PostgresSession {
             limit = options.call_timeout.as_millis().max(1),
         );
         let connecting = async {
-            let (client, connection) = config.connect(NoTls).await?;
+            let (client, connection) = config.connect(tls).await?;
             tokio::spawn(drive(connection, Arc::clone(&changed)));
             client.batch_execute(&setup).await?;
             Ok(client)
@@ -256,7 +257,10 @@ impl Session for PostgresSession {
 }
 
 /// Drives the connection until it ends.
-async fn drive(mut connection: Connection<Socket, NoTlsStream>, changed: Arc<Notify>) {
+async fn drive(
+    mut connection: Connection<Socket, PostgresTlsStream<Socket>>,
+    changed: Arc<Notify>,
+) {
     while let Some(Ok(message)) = poll_fn(|cx| connection.poll_message(cx)).await {
         if let AsyncMessage::Notification(_) = message {
             changed.notify_one();
