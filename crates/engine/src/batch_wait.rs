@@ -104,7 +104,7 @@ impl DriverHandle {
             }
             let message = self.runners().await.ok().and_then(|runners| first_message(&runners));
             let reason = WaitReason::Start { message };
-            pace.log(Some(&format!("{}\nhint: {}", reason.sentence(), reason.remedy())));
+            pace.log(Some(&format!("{}\nhint: {}", reason.message(), reason.remedy())));
         }
     }
 

@@ -62,3 +62,12 @@ fn no_input_panics_hangs_or_takes_unbounded_memory() {
         }
     }
 }
+
+#[test]
+fn the_command_knows_all_targets() {
+    let command = include_str!("../../../xtask/src/fuzz.rs");
+    for target in TARGETS {
+        let entry = format!("(\"{}\", {}),", target.name, target.max_bytes);
+        assert!(command.contains(&entry), "xtask/src/fuzz.rs has no entry {entry}");
+    }
+}

@@ -11,6 +11,6 @@ impl Check<'_> {
             (true, true) | (false, false) => return,
         };
         let hint = "give both files, or none for a self-signed certificate of the job";
-        self.wrong(given, format!("`{missing}` is missing"), hint);
+        self.add_problem(given, format!("`{missing}` is missing"), hint);
     }
 }

@@ -102,12 +102,13 @@ impl ParquetFolder {
     fn make_visible(&self, file_name: &str) -> Result<()> {
         let visible = self.visible_path(file_name);
         match fs::rename(self.temporary_path(file_name), &visible) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => match visible.exists() {
-                true => Ok(()),
-                false => Err(
-                    self.damaged(file_name, "it is missing although it was written; restore it")
-                ),
-            },
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                match visible.exists() {
+                    true => Ok(()),
+                    false => Err(self
+                        .damaged(file_name, "it is missing although it was written; restore it")),
+                }
+            }
             renamed => renamed.at(&self.name()),
         }
     }
@@ -226,11 +227,12 @@ mod tests {
         store.put("1.parquet", b"data").expect("there is room");
         let (shown, hidden) = store.list().expect("the folder is there");
         assert_eq!((shown.len(), hidden.len()), (0, 1));
-        fs::rename(store.hidden("1.parquet"), store.shown("1.parquet")).expect("it is hidden");
-        store.show("1.parquet").expect("it is visible");
+        fs::rename(store.temporary_path("1.parquet"), store.visible_path("1.parquet"))
+            .expect("it is hidden");
+        store.make_visible("1.parquet").expect("it is visible");
         assert_eq!(store.get("1.parquet").expect("it is there"), b"data");
-        fs::remove_file(store.shown("1.parquet")).expect("it is visible");
-        let error = store.show("1.parquet").expect_err("it is gone");
-        assert!(error.to_string().contains("is not there any more"), "{error}");
+        fs::remove_file(store.visible_path("1.parquet")).expect("it is visible");
+        let error = store.make_visible("1.parquet").expect_err("it is gone");
+        assert!(error.to_string().contains("is missing although it was written"), "{error}");
     }
 }

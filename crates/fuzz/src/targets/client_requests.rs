@@ -3,7 +3,7 @@
 use bytes::{Bytes, BytesMut};
 use rollway_base::ServerKind;
 use rollway_config::GatewayConfig;
-use rollway_model_api::client_api::CLIENT_APIS;
+use rollway_model_api::client_api::{CLIENT_APIS, RouteMatch};
 use rollway_model_api::json_shape::JsonShape;
 use rollway_model_api::replay::StreamCapture;
 use rollway_model_api::server_api::server_api;
@@ -29,7 +29,9 @@ fn parse(input: &[u8]) {
     if !is_admitted(body) {
         return;
     }
-    match api.parse_all(body) {
+    let routes = api.routes();
+    let route = routes[usize::from(choice) / CLIENT_APIS.len() % routes.len()];
+    match (RouteMatch { api, route, parameter: "model" }).parse_all(body) {
         Ok(calls) => calls.iter().for_each(|call| use_call(api, call)),
         Err(error) => {
             assert!((400..500).contains(&error.kind.status()), "{error}");

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use rollway_experience::payload::{self, PayloadHeader};
 use rollway_experience::{
     Array, Eid, Experience, ExperienceFields, ExperienceKind, Json, ModelVersions, Tensor,
-    VersionRun, deserialize_many, serialize_many,
+    VersionSpan, deserialize_many, serialize_many,
 };
 use serde_json::json;
 
@@ -74,7 +74,7 @@ pub(super) fn experiences() -> Vec<Experience> {
     let tokens = || Array::from_iter([1, 2, 3, 4]);
     let floats = || Some(Array::from_iter([0.5_f32, -0.25]));
     let versions =
-        [VersionRun { version: Some(3), tokens: 1 }, VersionRun { version: None, tokens: 1 }];
+        [VersionSpan { version: Some(3), tokens: 1 }, VersionSpan { version: None, tokens: 1 }];
     let json = |value| Json::from_value(&value).expect("a small value");
     let small = ExperienceFields { tokens: tokens(), prompt_length: 2, ..Default::default() };
     let whole = ExperienceFields {
@@ -85,7 +85,7 @@ pub(super) fn experiences() -> Vec<Experience> {
         advantages: floats(),
         returns: floats(),
         action_mask: Some(Array::from_iter([true, false])),
-        model_versions: ModelVersions::from_runs(versions).ok(),
+        model_versions: ModelVersions::from_spans(versions).ok(),
         info: json(json!({"model_version": 3})),
         metrics: [("reward".to_owned(), 0.5)].into(),
         prompt_text: Some("What?".to_owned()),

@@ -61,7 +61,8 @@ impl ReaderLink {
         };
         let nonce = authentication::nonce().map_err(|error| unreachable(error.to_string()))?;
         let opening = async {
-            let (channel, _) = connect::open_channel(address, &options).await.map_err(dial_error)?;
+            let (channel, _) =
+                connect::open_channel(address, &options).await.map_err(dial_error)?;
             let (sender, outgoing) = mpsc::channel(OUTGOING);
             let mut link = {
                 let mut grpc = Grpc::new(channel).max_decoding_message_size(message_bytes);

@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use rollway_base::{Secret, ServerKind};
 use rollway_base::listener::{ListenerKind, ListenerLimits};
+use rollway_base::{Secret, ServerKind};
 use rollway_config::{Config, EngineType, ModelConfig};
 use rollway_gateway::models::ServerSpec;
 use rollway_mock_server::{MockServer, MockServerOptions};

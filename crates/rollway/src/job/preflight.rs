@@ -112,7 +112,7 @@ async fn tasksets(config: &Config, needs_prompts: bool) -> Vec<PreflightError> {
 /// Returns the error of a taskset. A file that is beside the configuration, and not in the current
 /// folder, is named: data paths are relative to the current folder.
 fn taskset_error(error: TasksetError, folder: Option<&Path>) -> PreflightError {
-    let path = Path::new(&error.place);
+    let path = Path::new(&error.location);
     let is_missing = error.kind == TasksetErrorKind::Missing && path.is_relative();
     match folder.filter(|folder| is_missing && folder.join(path).exists()) {
         Some(folder) => {
@@ -121,7 +121,7 @@ fn taskset_error(error: TasksetError, folder: Option<&Path>) -> PreflightError {
                  the command in {}, or give the full path",
                 folder.display()
             );
-            PreflightError::new(format!("{}: {}", error.place, error.what), hint)
+            PreflightError::new(format!("{}: {}", error.location, error.what), hint)
         }
         None => PreflightError::from(error),
     }

@@ -85,7 +85,7 @@ fn rows_that_could_not_be_read_later_are_refused_at_the_start() {
     ] {
         let error = refused(taskset(&write(&folder, name, text)));
         assert_eq!(error.kind, Kind::Row, "{error}");
-        assert!(error.place.ends_with(&format!("{name}, line 2")), "{error}");
+        assert!(error.location.ends_with(&format!("{name}, line 2")), "{error}");
         assert!(error.hint.contains(expected), "{error}");
     }
     let deep = format!("{{\"prompt\": \"a\", \"x\": {}{}}}", "[".repeat(126), "]".repeat(126));

@@ -102,13 +102,13 @@ fn resource(names: &SpanNamer, variable: &impl Fn(&str) -> Option<String>) -> Ve
     if let Some(name) = variable("OTEL_SERVICE_NAME") {
         attributes.insert("service.name".to_owned(), name);
     }
-    let attributes = [
+    let ours = [
         ("service.name", "rollway".to_owned()),
         ("service.version", env!("CARGO_PKG_VERSION").to_owned()),
         ("process.pid", std::process::id().to_string()),
         ("rollway.job", names.job().to_string()),
     ];
-    for (name, value) in attributes {
+    for (name, value) in ours {
         attributes.entry(name.to_owned()).or_insert(value);
     }
     attributes.iter().map(|(key, value)| KeyValue::text(key, value)).collect()
