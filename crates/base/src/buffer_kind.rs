@@ -143,7 +143,10 @@ impl BufferKind {
         let incomplete = |what| BufferAddressError::Incomplete(address.to_owned(), what);
         let location = match kind.syntax().location {
             BufferLocation::Path => {
-                let path = rest.strip_prefix("///").or((!rest.starts_with("//")).then_some(rest));
+                let path = match rest.strip_prefix("///") {
+                    None if !rest.starts_with("//") => Some(rest),
+                    path => path,
+                };
                 path.filter(|path| !path.is_empty()).ok_or_else(|| incomplete("file"))?
             }
             BufferLocation::Server => {

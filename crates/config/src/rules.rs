@@ -93,7 +93,7 @@ impl Check<'_> {
                 self.add_problem(
                     key,
                     message,
-                    &format!("choose a name of at most {MAX_NAME_BYTES} bytes"),
+                    format!("choose a name of at most {MAX_NAME_BYTES} bytes"),
                 );
             }
         }

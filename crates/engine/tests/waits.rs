@@ -1,5 +1,7 @@
 //! Waits without an end in sight are logged after five seconds, on a paused clock.
 
+#![expect(clippy::unwrap_used, reason = "a panic fails the test")]
+
 mod common;
 
 use std::fmt::{Debug, Write as _};

@@ -78,7 +78,7 @@ pub enum WorkerConnectError {
     NotTheEngine { address: Address },
     /// The peer is not the listener that the address demands. Nothing was sent to it.
     #[error("the process at {address} is not the engine: {error}")]
-    Untrusted { address: Address, error: TlsConnectError },
+    Untrusted { address: Address, error: Box<TlsConnectError> },
     #[error("cannot read random bytes")]
     Random(#[from] std::io::Error),
 }

@@ -28,7 +28,7 @@ const PUSH: Duration = Duration::from_secs(3600);
 pub(super) struct SyncClient {
     /// With the fingerprint of the certificate.
     address: String,
-    url: String,
+    http_url: String,
     client: Client,
     about: JobIdentity,
 }
@@ -53,7 +53,7 @@ impl SyncClient {
             .map_err(|error| refused(format!("{url}: {error}")))?;
         let about = JobIdentity { job: String::new(), method: SyncMethod::default() };
         let address = address.to_owned();
-        let remote = Self { address, url, client, about };
+        let remote = Self { address, http_url: url, client, about };
         let about = remote.request(Method::GET, "/v1/job", &(), CONNECT_TIMEOUT).await?;
         Ok(Self { about, ..remote })
     }
@@ -93,10 +93,13 @@ impl SyncClient {
         body: Body,
         timeout: Duration,
     ) -> SyncReply<T> {
-        let url = format!("{}{path}", self.url);
+        let url = format!("{}{path}", self.http_url);
         let unreachable = |error: reqwest::Error| {
             let cause = rollway_base::error_chain(&error);
-            SyncLinkError::Unreachable(format!("no synchronizer responds at {}: {cause}", self.url))
+            SyncLinkError::Unreachable(format!(
+                "no synchronizer responds at {}: {cause}",
+                self.http_url
+            ))
         };
         let sent = self.client.request(method, url).timeout(timeout).body(body).send();
         let answer = sent.await.map_err(unreachable)?;
@@ -106,19 +109,21 @@ impl SyncClient {
             return serde_json::from_slice(&bytes).map_err(|error| {
                 SyncLinkError::Unreachable(format!(
                     "{}: not a synchronizer's response: {error}",
-                    self.url
+                    self.http_url
                 ))
             });
         }
         let Ok(body) = serde_json::from_slice::<SyncErrorBody>(&bytes) else {
             let text: String = String::from_utf8_lossy(&bytes).trim().chars().take(200).collect();
-            let message =
-                format!("{} is not a synchronizer: status {status} for {path}: {text}", self.url);
+            let message = format!(
+                "{} is not a synchronizer: status {status} for {path}: {text}",
+                self.http_url
+            );
             return Err(SyncLinkError::Unreachable(message));
         };
         Err(match status {
             StatusCode::SERVICE_UNAVAILABLE | StatusCode::UNAUTHORIZED => {
-                SyncLinkError::Unreachable(format!("{}: {}", self.url, body.error))
+                SyncLinkError::Unreachable(format!("{}: {}", self.http_url, body.error))
             }
             _ if body.kind == "weights" => SyncLinkError::Refused(SyncError::Weights(body.error)),
             _ => SyncLinkError::Refused(SyncError::Refused(body.error)),

@@ -138,7 +138,8 @@ impl Engine {
             let secret = secret();
             let connecting = worker_client::connect(address, &secret, hello(), options);
             let (connection, worker) =
-                soon("handshake", async { tokio::join!(welcome(server), connecting) }).await;
+                Box::pin(soon("handshake", async { tokio::join!(welcome(server), connecting) }))
+                    .await;
             let mut worker = worker.expect("a worker with the secret connects");
             for message in messages(input) {
                 let _ = connection.send_raw(Bytes::copy_from_slice(message));

@@ -72,7 +72,10 @@ pub(crate) async fn open_channel(
                 let stream = secured.map_err(|error| match error {
                     TlsConnectError::Handshake(_) => unreachable(error.to_string()),
                     TlsConnectError::Certificate(_) | TlsConnectError::ClearText => {
-                        WorkerConnectError::Untrusted { address: address.clone(), error }
+                        WorkerConnectError::Untrusted {
+                            address: address.clone(),
+                            error: Box::new(error),
+                        }
                     }
                 })?;
                 (open(&endpoint, stream).await, socket)

@@ -29,7 +29,7 @@ async fn refused(address: &Address) -> String {
     let options = WorkerClientOptions::default();
     let secret = secret();
     let connecting = worker_client::connect(address, &secret, hello(1), options);
-    let error = soon("a refusal", connecting).await.unwrap_err();
+    let error = Box::pin(soon("a refusal", connecting)).await.unwrap_err();
     let is_final = matches!(error, WorkerConnectError::Untrusted { .. });
     assert_eq!(error.is_final(), is_final, "{error}");
     error.to_string()
@@ -66,7 +66,7 @@ async fn a_worker_without_tls_is_told_so_and_counted() {
     let server = listen(&folder).await;
     let (host_port, _) = tls_address(&server);
     let before = closed("clear_text");
-    let error = refused(&Address::Tcp(host_port.clone())).await;
+    let error = Box::pin(refused(&Address::Tcp(host_port.clone()))).await;
     assert!(error.contains("this port speaks TLS"), "{error}");
     until_counted("clear_text", before).await;
 
@@ -88,7 +88,7 @@ async fn another_certificate_is_refused_with_both_fingerprints() {
     let (found, expected) = (server.address().fingerprint(), expected.address().fingerprint());
     let (found, fingerprint) = (found.unwrap(), expected.unwrap());
     let before = closed("tls_handshake");
-    let error = refused(&Address::Tls { host_port, fingerprint }).await;
+    let error = Box::pin(refused(&Address::Tls { host_port, fingerprint })).await;
     for part in [&found.to_string(), &fingerprint.to_string(), "running job"] {
         assert!(error.contains(part), "{error}");
     }
@@ -101,7 +101,7 @@ async fn clear_text_is_never_tried_instead() {
     let fingerprint = listen(&folder).await.address().fingerprint().unwrap();
     let mut server = loopback(WorkerServerLimits::default()).await;
     let host_port = server.address().host_port().unwrap().to_owned();
-    let error = refused(&Address::Tls { host_port, fingerprint }).await;
+    let error = Box::pin(refused(&Address::Tls { host_port, fingerprint })).await;
     assert!(error.contains("does not speak TLS"), "{error}");
     assert_eq!(server.try_recv_many(&mut Vec::new(), 1), 0);
 }

@@ -84,7 +84,7 @@ pub(super) async fn open(
     options: ExplorerOptions,
 ) -> Result<(ExplorerResources, ExplorerLoop)> {
     let mut parts = OpenParts::default();
-    let (handles, mut state) = match parts.open(config, options).await {
+    let (handles, mut state) = match Box::pin(parts.open(config, options)).await {
         Ok(open) => open,
         Err(error) => {
             // The first error is the cause.
@@ -150,12 +150,7 @@ impl OpenParts {
         check_begun(checkpoint.as_ref().filter(|_| saved.is_none()), &restored)?;
         let coordinator = coordinator.with_observers(options.observers);
         self.coordinator = Some(coordinator.clone());
-        // The coordinator logs this wait.
-        let wait = waits.begin(WaitReason::Start { message: None }, None);
-        if let (0, wanted) = coordinator.prepare().await? {
-            return Err(ExplorerError::NoRunner { wanted });
-        }
-        drop(wait);
+        start_runners(&coordinator, &waits).await?;
         let membership = match &synchronizer {
             Some(synchronizer) => Some(synchronizer.join_explorer(&config.explorer.name).await?),
             None => None,
@@ -206,6 +201,15 @@ impl OpenParts {
         }
         stopped?;
         closed
+    }
+}
+
+/// Waits for the first runners. The coordinator logs this wait.
+async fn start_runners(coordinator: &RolloutCoordinator, waits: &JobWaits) -> Result<()> {
+    let _wait = waits.begin(WaitReason::Start { message: None }, None);
+    match coordinator.prepare().await? {
+        (0, wanted) => Err(ExplorerError::NoRunner { wanted }),
+        _ => Ok(()),
     }
 }
 

@@ -210,7 +210,7 @@ fn missing_script(command: &[String]) -> Option<PreflightError> {
     }
     let here = std::env::current_dir().unwrap_or_default();
     let message = format!("trainer.command: there is no script `{script}`");
-    let folder = Path::new(script).parent().unwrap_or(Path::new("")).to_owned();
+    let folder = Path::new(script).parent().map(Path::to_owned).unwrap_or_default();
     let near = similar_name(&here.join(&folder), script);
     let near = near.map(|near| format!("did you mean `{}`? ", folder.join(near).display()));
     let hint = format!(

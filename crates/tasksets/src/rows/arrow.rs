@@ -22,9 +22,6 @@ use crate::{Fields, Result};
 /// Magic of a file with a footer.
 const MAGIC: &[u8] = b"ARROW1";
 
-/// Bytes behind the footer of a file: its length and the magic.
-const TRAILER: u64 = 10;
-
 /// Marker before the length of a message.
 const CONTINUATION: [u8; 4] = [0xff; 4];
 

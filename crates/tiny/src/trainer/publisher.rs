@@ -170,7 +170,7 @@ impl WeightPublisher for SyncPublisher {
         if !is_sent || flags.is_full {
             let in_use = self.runtime.block_on(self.synchronizer.view()).loading;
             let path = self.folder.write(version, weights, flags, &in_use)?;
-            message.get_or_insert(WeightLocation::Folder(path).into());
+            message.get_or_insert_with(|| WeightLocation::Folder(path).into());
         }
         if let Some(message) = message.filter(|_| flags.is_published) {
             self.runtime.block_on(self.synchronizer.publish(version, message))?;
