@@ -385,7 +385,11 @@ SERVER = (
     ),
     served(
         "give the wrong key",
-        ("it rejects the key with status 401 Unauthorized", "has the server's key in", "api_key_env`"),
+        (
+            "it rejects the key with status 401 Unauthorized",
+            "has the server's key in",
+            "api_key_env`",
+        ),
         keys=(f"{MODEL}.api_key_env=MY_KEY",),
         env={"ROLLWAY_MOCK_SERVER_API_KEY": "right", "MY_KEY": "wrong"},
     ),

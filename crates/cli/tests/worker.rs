@@ -85,7 +85,7 @@ fn input_errors_and_timeouts_end_the_command() {
 
     let (code, stderr) = fixture.run(&["--connect", "nonsense"]);
     assert_eq!(code, Some(2), "{stderr}");
-    assert!(stderr.contains("neither HOST:PORT nor"), "{stderr}");
+    assert!(stderr.contains("neither HOST:PORT, tls:HOST:PORT#FINGERPRINT nor"), "{stderr}");
 
     fs::write(fixture.path("secret"), "wrong").unwrap();
     let secret = fixture.path("secret");

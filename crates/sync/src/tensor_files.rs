@@ -200,7 +200,7 @@ mod tests {
         assert_eq!(tensor.bytes, [2f32.to_le_bytes(), 3f32.to_le_bytes()].concat());
         assert_eq!(read(root, "layers.1.up").unwrap().bytes[..4], 0f32.to_le_bytes());
         let error = read(root, "layers.2.up").unwrap_err().to_string();
-        assert!(error.contains(r#"near are "layers.0.up", "layers.1.up""#), "{error}");
+        assert!(error.contains(r#"similar names: "layers.0.up", "layers.1.up""#), "{error}");
         fs::write(root.join(MODEL), file(&["alone"])).unwrap();
         assert_eq!(read(root, "alone").unwrap().name, "alone");
     }
@@ -218,6 +218,6 @@ mod tests {
         fs::write(root.join(MODEL), &bytes).unwrap();
         check(root).unwrap();
         fs::write(root.join(MODEL), b"this is no such file, but has a long head").unwrap();
-        assert!(check(root).unwrap_err().to_string().contains("no safetensors"));
+        assert!(check(root).unwrap_err().to_string().contains("not a safetensors file"));
     }
 }

@@ -85,8 +85,8 @@ struct TracerShared {
 }
 
 impl Tracer {
-    /// Opens the exporters of a configuration. `None`: it wants no traces. Lost events and spans are
-    /// counted as `trace`.
+    /// Opens the exporters of a configuration. `None`: it wants no traces. Lost events and spans
+    /// are counted as `trace`.
     ///
     /// # Errors
     /// If the file cannot be written, or the collector's address or headers are invalid.

@@ -136,7 +136,7 @@ mod tests {
         assert!(mysql.starts_with("`mysql+pymysql:` is not supported"), "{mysql}");
         assert!(mysql.contains("postgresql://") && !mysql.contains("secret"), "{mysql}");
         assert!(refused("out/log.txt").contains(".jsonl"));
-        assert!(refused("").contains("no address"));
+        assert!(refused("").contains("not the address of a buffer"));
         assert_eq!(refused("sqlite://"), "`sqlite://` names no file");
         assert_eq!(refused("postgres:"), "`postgres:` names no server");
     }

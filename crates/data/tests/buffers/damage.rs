@@ -185,7 +185,7 @@ fn lines_that_are_missing_or_no_experiences_are_reported() {
     assert_damaged(&bed, "lots.jsonl is damaged: it has 100 bytes where");
 
     fs::remove_dir_all(index_of(&path)).unwrap();
-    assert_damaged(&bed, "line 1 is cut off");
+    assert_damaged(&bed, "line 1 is truncated");
     fs::write(&path, "{\"task\":1}\n").unwrap();
     assert_damaged(&bed, "line 1: missing field `eid`");
 }

@@ -147,7 +147,7 @@ fn unacknowledged_samples_can_be_read_again() {
     assert_eq!(queue.usage().held, 0);
     let error = reader.seek(&after_a).unwrap_err().to_string();
     assert!(error.contains("acknowledged") && error.contains('3'), "{error}");
-    assert!(reader.seek("5").unwrap_err().to_string().contains("ahead"));
+    assert!(reader.seek("5").unwrap_err().to_string().contains("after the newest position"));
     assert!(reader.seek("x").unwrap_err().to_string().contains("number"));
     assert_eq!(ids(&reader.read(&now(9)).unwrap()), ["d"]);
 }

@@ -260,8 +260,8 @@ fn check_metric_names(output: &RunOutput, max: usize) -> Result<(), String> {
     }
 }
 
-/// Refuses model versions that were not recorded for the run. The version of a token is absent if it
-/// is unknown, or if the trained model did not generate the token.
+/// Refuses model versions that were not recorded for the run. The version of a token is absent if
+/// it is unknown, or if the trained model did not generate the token.
 fn check_versions(experience: &Experience, recorded: Option<&BTreeSet<u64>>) -> Result<(), String> {
     let Some(recorded) = recorded else { return Ok(()) };
     let versions = experience.model_versions.iter().flat_map(|versions| versions.spans());

@@ -301,7 +301,8 @@ proptest! {
             for event in events {
                 match event {
                     Event::Keep(id) => {
-                        serve.store_turns(&[turn(&id.to_string(), &[id.into()], &[1])]).await.unwrap();
+                        let turn = turn(&id.to_string(), &[id.into()], &[1]);
+                        serve.store_turns(&[turn]).await.unwrap();
                         if !kept.contains(&id) { kept.push(id) }
                     }
                     Event::Feedback(mut ids) => {

@@ -56,7 +56,10 @@ async fn a_server_with_unknown_weights_is_broken_until_the_next_update() {
     assert!(matches!(fleet.view()[0].state, ServerState::Broken(_)));
     assert_eq!(fleet.view()[0].version, None);
     let error = fleet.models.pick(RouteNeeds::default()).await.unwrap_err();
-    assert!(error.message.contains("is broken (/collective_rpc answered 500"), "{error}");
+    assert!(
+        error.message.contains("is broken (/collective_rpc responded with status 500"),
+        "{error}"
+    );
     assert!(fleet.update(2, DRAIN).await.is_complete());
     assert_eq!(fleet.pick().await.version(), Some(2));
 }

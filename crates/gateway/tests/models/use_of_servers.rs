@@ -130,7 +130,7 @@ async fn an_unhealthy_server_is_not_used_until_it_is_healthy() {
     fleet.control(0).set_healthy(false);
     fleet.wait_for(|servers| matches!(servers[0].state, ServerState::Unhealthy(_))).await;
     let ServerState::Unhealthy(reason) = &fleet.view()[0].state else { panic!("it came back") };
-    assert_eq!(reason, "/health answered 503 Service Unavailable");
+    assert_eq!(reason, "/health responded with status 503 Service Unavailable");
     let permits: Vec<ServerPermit> =
         futures_util::future::join_all((0..8).map(|_| fleet.pick())).await;
     assert!(permits.iter().all(|permit| permit.server().id == fleet.view()[1].id));

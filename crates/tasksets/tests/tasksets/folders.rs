@@ -53,7 +53,7 @@ fn a_saved_dataset_is_read_shard_after_shard() {
     assert_eq!(prompts(split(folder.path(), "test")), ["a", "b", "c"]);
     let error = refused(split(folder.path(), "validation"));
     assert!(error.to_string().contains("no split `validation`"), "{error}");
-    assert!(error.to_string().contains("`test` alone"), "{error}");
+    assert!(error.to_string().contains("only the split `test`"), "{error}");
 
     fs::remove_file(folder.path().join("data-00001-of-00002.arrow")).unwrap();
     let error = refused(taskset(folder.path()));

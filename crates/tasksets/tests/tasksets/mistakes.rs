@@ -231,7 +231,7 @@ fn a_footer_that_names_more_than_the_file_is_refused_before_memory_is_allocated(
         let mut forged = bytes.clone();
         forged[at..at + 4].copy_from_slice(&number.to_le_bytes());
         std::fs::write(&path, forged).unwrap();
-        assert_refused(taskset(&path), "a part ends outside of the file");
+        assert_refused(taskset(&path), "beyond the end of the file");
     };
     forged(at, 1 << 30);
     forged(at, u32::MAX);

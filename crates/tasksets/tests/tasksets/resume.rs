@@ -120,7 +120,7 @@ fn a_state_of_another_selector_or_a_damaged_one_is_refused() {
     };
     refused(&with(SelectorType::Random, 5).state(), "type was \"random\"");
     refused(&with(SelectorType::DifficultyBased, 6).state(), "seed was 6 and is 5");
-    refused(&changed(&|it| it.version = 1), "version 1, but 2 is read");
+    refused(&changed(&|it| it.version = 1), "version 1, but this release reads 2");
     refused(&changed(&|it| it.taken += 1), "do not add up");
     refused(&changed(&|it| it.steps = 0), "do not add up");
     refused(&changed(&|it| it.sets.clear()), "had 0 tasksets and has 1");
