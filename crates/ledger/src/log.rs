@@ -7,7 +7,7 @@
 //! position in the next segment.
 //!
 //! `append` accepts everything and never blocks. Callers bound the memory: when
-//! [`SegmentLog::behind`] reports that [`LogOptions::unsynced_bytes`] are pending, they refuse new
+//! [`SegmentLog::is_behind`] reports that [`LogOptions::unsynced_bytes`] are pending, they refuse new
 //! work or wait for a commit.
 
 mod error;
@@ -51,7 +51,7 @@ pub struct LogOptions {
     /// Size beyond which a new segment is started.
     pub segment_bytes: u64,
     pub frame_bytes_max: u32,
-    /// Unsynced bytes at which the log is [`behind`](SegmentLog::behind).
+    /// Unsynced bytes at which the log is [behind](SegmentLog::is_behind).
     pub unsynced_bytes: u64,
 }
 
