@@ -368,7 +368,7 @@ SERVER = (
     ),
     Mistake(
         "give the address of something else",
-        ("/v1/models is answered with 404", "see that an inference server listens there"),
+        ("/v1/models responded with status 404", "see that an inference server listens there"),
         config="server.yaml",
         keys=(f"{MODEL}.base_url=http://127.0.0.1:{{port}}/v1",),
         prepare="web_server",
@@ -449,7 +449,7 @@ MACHINE = (
     ),
     Mistake(
         "use the port of another program for metrics",
-        ("Address already in use", "set `monitor.prometheus`"),
+        ("another process listens on", "set `monitor.prometheus`"),
         keys=("monitor.prometheus=127.0.0.1:{port}",),
         prepare="used_port",
     ),

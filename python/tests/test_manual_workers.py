@@ -96,7 +96,7 @@ def test_a_workflow_of_this_file_is_executed_by_workers_that_come_by_themselves(
     scheduler.stop().result()
     # The engine dismisses them.
     assert first.wait() == 0, first.stderr.read()
-    assert "left" in first.stderr.read()
+    assert "ended normally" in first.stderr.read()
 
 
 def test_a_leaving_worker_is_replaced_by_the_next_one(by_hand, tmp_path):

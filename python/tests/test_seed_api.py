@@ -398,7 +398,16 @@ def test_workflow_runner_stops_at_the_first_failure(config, mode):
         await asyncio.sleep(0 if run == 0 else 0.5)
         return experience()
 
+    async def first_is_ended(task, model):
+        if importlib.import_module("rollway.stages").current().run == 1:
+            raise ValueError("no")
+        await asyncio.sleep(0.5)
+
     runner = WorkflowRunner(config, rw.models.Echo())
+    if mode != "sequential":
+        # The message is that of the run that failed, not of a run that was ended for it.
+        status, _ = runner.run_task(rw.Task(workflow=first_is_ended), 3, collect_partial_runs=False)
+        assert "First error: workflow: ValueError: no" in status.message
     task = rw.Task(workflow=second_fails)
     status, experiences = runner.run_task(task, 3, collect_partial_runs=False)
     # Threads may fail the second run before the first one has returned.

@@ -93,6 +93,8 @@ class RunFailure:
 
     kind: str
     message: str
+    is_consequence: bool = False
+    """True if the run was ended because another one failed."""
 
 
 async def outputs(

@@ -449,7 +449,7 @@ class _FailFast:
         """Emits the runs that were ended or not begun as failures."""
         message = f"ended because run {self._first} failed, and collect_partial_runs is false"
         for run in list(self._open):
-            self._emit(run, RunFailure(WORKFLOW, message))
+            self._emit(run, RunFailure(WORKFLOW, message, is_consequence=True))
 
 
 def _reraise_exit(error: BaseException) -> None:
@@ -561,7 +561,8 @@ def _status(
     message = None
     if bad:
         counts = f"{len(good)}/{len(ends)} runs completed successfully."
-        message = f"{counts} First error: {bad[0].kind}: {bad[0].message}"
+        cause = next((end for end in bad if not end.is_consequence), bad[0])
+        message = f"{counts} First error: {cause.kind}: {cause.message}"
     status = Status(
         completed_runs=len(good),
         total_runs=len(ends),
