@@ -79,7 +79,7 @@ test("failures are grouped by message, with a link to the newest run", async () 
   const groups = page.locator(".failures li");
   assert.equal(await groups.count(), 4);
   assert.match(await groups.first().textContent(),
-    /× *workflow error *KeyError: 'answer' in tools\/calculator.py, line 41/);
+    /× *workflow *KeyError: 'answer' in tools\/calculator.py, line 41/);
   const numbers = await groups.locator("b").allTextContents();
   const counts = numbers.map((text) => Number(text.replace(/\D/g, "")));
   assert.deepEqual(counts, counts.toSorted((a, b) => b - a));
