@@ -3,6 +3,9 @@
 use rollway_base::listener::ListenerKind;
 use rollway_base::open_files;
 
+/// Number of connections that most jobs do not exceed. A larger share is not reported.
+const FEW_CONNECTIONS: usize = 512;
+
 /// Returns the maximum number of connections of a listener: the configured one, or its share of the
 /// file descriptors, whose limit is raised.
 pub(crate) fn allowed(kind: ListenerKind, configured: usize) -> usize {
@@ -12,7 +15,8 @@ pub(crate) fn allowed(kind: ListenerKind, configured: usize) -> usize {
     let Some(limit) = open_files::limit() else { return configured };
     let share = open_files::connection_share(kind, limit);
     let allowed = usize::try_from(share).unwrap_or(usize::MAX).min(configured);
-    if allowed < configured {
+    // The defaults are above what usual limits of open files allow.
+    if allowed < configured.min(FEW_CONNECTIONS) {
         tracing::info!(
             listener = kind.name(),
             open_files = limit,
