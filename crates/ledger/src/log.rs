@@ -7,8 +7,8 @@
 //! position in the next segment.
 //!
 //! `append` accepts everything and never blocks. Callers bound the memory: when
-//! [`SegmentLog::is_behind`] reports that [`LogOptions::unsynced_bytes`] are pending, they refuse new
-//! work or wait for a commit.
+//! [`SegmentLog::is_behind`] reports that [`LogOptions::unsynced_bytes`] are pending, they refuse
+//! new work or wait for a commit.
 
 mod error;
 mod folder;
