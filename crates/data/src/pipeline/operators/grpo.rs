@@ -14,8 +14,8 @@ pub(super) const NAME: &str = "grpo";
 /// Sets advantages and returns to (reward − mean of the task) / (standard deviation + epsilon) for
 /// the tokens of the model, and to 0 for the others. The standard deviation is over n − 1.
 ///
-/// Equal rewards give 0. A reward alone in its group is compared with nothing: it is divided by
-/// 1 + epsilon, or dropped if there is a `std_threshold`.
+/// Equal rewards give 0. With the deviation of the group, a reward alone in its group is divided
+/// by 1 + epsilon, or dropped if there is a `std_threshold`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Grpo {
     /// Added to the divisor.
