@@ -107,7 +107,11 @@ fn has_usage(load: Option<rollway_model_api::server_api::ServerLoad>, usage: f64
 async fn preemptions_by_a_weight_update_do_not_lower_the_limit() {
     let fleet = Fleet::start(ServerKind::Vllm, 1, adaptive()).await;
     let permits = fleet.pick_many(32).await;
-    fleet.wait_for(|servers| servers[0].load.is_some()).await;
+    // The first report may belong to the start of the server. The second one counts from there.
+    for usage in [0.3, 0.4] {
+        fleet.control(0).report_cache(usage, 0);
+        fleet.wait_for(|servers| has_usage(servers[0].load, usage)).await;
+    }
     fleet.control(0).report_cache(0.5, 3);
     fleet.wait_for(|servers| servers[0].counts.limit_reductions == 1).await;
     let before = fleet.view()[0].limit;
