@@ -79,7 +79,7 @@ pub(super) struct StreamBody {
 impl StreamBody {
     /// Returns both ends. The sender is closed when the client disconnects.
     pub(super) fn new() -> (mpsc::Sender<StreamChunk>, Self) {
-        // Back-pressure: a slow client delays the server instead of filling memory.
+        // Backpressure: a slow client delays the server instead of filling memory.
         let (sender, chunks) = mpsc::channel(16);
         (sender, Self { chunks, receipt: None, has_ended: false })
     }
