@@ -86,7 +86,7 @@ fn an_interrupt_ends_the_waits_of_one_writer() {
 fn an_oversized_batch_is_refused_at_once() {
     let queue = open_queue(QueueOptions { bytes_max: 1000, ..waiting() });
     let error = writer(&queue).write(&numbered(1, 1, 1000)).unwrap_err();
-    assert!(error.to_string().contains("bytes_max = 1000"), "{error}");
+    assert!(error.to_string().contains("max_bytes = 1000"), "{error}");
 }
 
 #[test]

@@ -73,7 +73,7 @@ fn files_are_freed_and_ids_outlive_them() {
     let refused = (320..).map(|number| writer_one.write(&lot(number))).find_map(Result::err);
     let refused = refused.unwrap();
     assert!(matches!(refused, BufferError::Full { .. }), "{refused}");
-    assert!(refused.to_string().contains("disk_bytes_max = 1048576"), "{refused}");
+    assert!(refused.to_string().contains("max_disk_bytes = 1048576"), "{refused}");
     let waiting = queue.usage().unread;
     drop((writer_one, reader_one, queue));
 

@@ -169,7 +169,7 @@ impl FifoStore {
         let (size, limit) = (Disk::size(&batch), disk.bytes_max());
         if size > limit / 2 {
             let message = format!(
-                "a write batch of {size} bytes, more than half of disk_bytes_max = {limit}"
+                "a write batch of {size} bytes, more than half of max_disk_bytes = {limit}"
             );
             return Ok(InsertOutcome::TooLarge(message));
         }
@@ -183,7 +183,7 @@ impl FifoStore {
         if disk.bytes() + size > limit {
             let bytes = disk.bytes();
             return Ok(InsertOutcome::Full(format!(
-                "{bytes} bytes on disk (disk_bytes_max = {limit})"
+                "{bytes} bytes on disk (max_disk_bytes = {limit})"
             )));
         }
         let stored = batch.samples.len();
@@ -322,7 +322,7 @@ impl QueueStore for FifoStore {
         let QueueOptions { bytes_max, capacity, .. } = self.options;
         if batch.weight > bytes_max {
             let message =
-                format!("a write batch of {} bytes, and bytes_max = {bytes_max}", batch.weight);
+                format!("a write batch of {} bytes, and max_bytes = {bytes_max}", batch.weight);
             return Ok(InsertOutcome::TooLarge(message));
         }
         let replaces = self.options.when_full == QueueFullPolicy::Replace;
@@ -339,7 +339,7 @@ impl QueueStore for FifoStore {
             let QueueUsage { lots, bytes, .. } = self.usage;
             return Ok(InsertOutcome::Full(format!(
                 "{lots} write batches wait (capacity = {capacity}) and {bytes} bytes are held \
-                 (bytes_max = {bytes_max})"
+                 (max_bytes = {bytes_max})"
             )));
         }
         let all_durable = self.durable == self.next;

@@ -288,7 +288,7 @@ impl QueueStore for PriorityStore {
         if batch.weight > self.bytes_max {
             let limit = self.bytes_max;
             let message =
-                format!("a write batch of {} bytes, and bytes_max = {limit}", batch.weight);
+                format!("a write batch of {} bytes, and max_bytes = {limit}", batch.weight);
             return Ok(InsertOutcome::TooLarge(message));
         }
         let version = batch.samples.iter().map(|(_, sample)| sample.model_version).min();
