@@ -2,21 +2,21 @@
 //!
 //! # Order of durable writes
 //!
-//! `L` is the ledger, `B` the buffer, `S` this file. A process may die between any two writes.
-//! Every line ends with `S`; if it was not written, the next process finds and does:
+//! A process may die between any two writes. Every action writes this file last; if that write is
+//! missing, the next process repeats the action. *Intent*: a write of this file before the action.
 //!
-//! - begin a step: `S` intent, selection, `L` batch. *The batch*: selects the same tasks from the
-//!   saved state, and submits nothing. *No batch*: selects and submits.
-//! - finalize a step: `B`, `L` result. *The result*: uses it, also for the feedback of selectors.
-//!   *The batch in delivery*: delivers it again; `B` recognizes the write batch.
-//! - rerun tasks: `L` result, `L` batch `n/again_1`, `L` its result, and so on. *Some of them*:
-//!   repeats the same numbers, and submits the missing batches.
-//! - submit evaluations: `S` intent, `L` a batch per taskset. *Some*: submits the others.
-//! - finish evaluations: `L` a result per taskset. *Some*: uses these, and reports all.
-//! - sync weights: servers, `L` version. *Servers with newer weights*: loads the version of `S`, or
-//!   continues with theirs.
+//! | action | writes in order | found after a crash | next process |
+//! |---|---|---|---|
+//! | begin a step | intent, ledger: batch | batch | selects the same tasks, submits nothing |
+//! | | | no batch | selects and submits |
+//! | finalize a step | buffer, ledger: result | result | uses it, also as feedback of selectors |
+//! | | | open delivery | delivers again; the buffer ignores the duplicate |
+//! | rerun tasks | ledger: result, batch `n/again_1`, … | some batches | submits the missing ones |
+//! | submit evaluations | intent, ledger: batch per taskset | some batches | submits the others |
+//! | finish evaluations | ledger: result per taskset | some results | uses them, reports all |
+//! | sync weights | servers, ledger: version | newer weights | loads the saved version, or adopts |
 //!
-//! Without a ledger the tasks of steps in flight are selected again by the rows in `S`.
+//! Without a ledger the tasks of steps in flight are selected again by the rows in this file.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -162,7 +162,13 @@ impl CheckpointFile {
             if text(key) != expected {
                 let message =
                     format!("the file belongs to the {key} {:?}, not to {expected:?}", text(key));
-                let hint = "move it away, or give this job another `name`";
+                let hint = match key {
+                    "job" => {
+                        "set `project`, `group` and `name` back to those of that job, or give \
+                         this job another `name`"
+                    }
+                    _ => "set `explorer.name` back, or give this job another `name`",
+                };
                 return Err(self.wrong(message, hint));
             }
         }
