@@ -396,7 +396,7 @@ async def test_a_stream_that_breaks_off_is_no_fault_of_the_workflow(config):
         await asyncio.to_thread(model.stop)
         (status,), experiences = await scheduler.get_results(1)
     assert status.failed_runs == {"model_unavailable": 1}, status.message
-    assert "broke off its response" in status.message and not experiences
+    assert "sent an incomplete response" in status.message and not experiences
 
 
 async def test_an_answer_that_cannot_be_recorded_fails_the_run(config):
@@ -556,7 +556,7 @@ async def test_weights_are_updated_and_answers_labelled(config, tmp_path, engine
             check(experience, model.requests[-1])
             assert experience.info["model_version"] == version
         again = await scheduler.update_weights(weights(tmp_path, 50), 5)
-        assert again["servers"][0]["outcome"] == "had_it"
+        assert again["servers"][0]["outcome"] == "already_current"
         with pytest.raises(ValueError, match="in_flight"):
             await scheduler.update_weights(str(tmp_path), 6, "later")
 

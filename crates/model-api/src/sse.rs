@@ -78,7 +78,7 @@ impl SseParser {
     }
 
     /// Returns whether the bytes ended within an event.
-    pub fn is_torn(&self) -> bool {
+    pub fn has_incomplete_event(&self) -> bool {
         !self.line.is_empty() || self.has_data
     }
 
@@ -209,14 +209,14 @@ mod tests {
     #[test]
     fn a_torn_stream_is_detected() {
         let mut parser = SseParser::default();
-        assert!(!parser.is_torn());
+        assert!(!parser.has_incomplete_event());
         parser.feed(b"data: a", 64).unwrap();
-        assert!(parser.is_torn());
+        assert!(parser.has_incomplete_event());
         parser.feed(b"\r", 64).unwrap();
-        assert!(parser.is_torn());
+        assert!(parser.has_incomplete_event());
         assert_eq!(parser.feed(b"\n\r", 64), Ok(vec!["a".to_owned()]));
         assert_eq!(parser.feed(b"\n: well\n", 64), Ok(vec![]));
-        assert!(!parser.is_torn());
+        assert!(!parser.has_incomplete_event());
     }
 
     #[test]

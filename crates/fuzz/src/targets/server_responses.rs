@@ -107,7 +107,7 @@ fn stream(
             }
         }
     }
-    match capture.is_finished() && !events.is_torn() {
+    match capture.is_finished() && !events.has_incomplete_event() {
         true => Ok(()),
         false => Err(ResponseParseError("it ended early".to_owned())),
     }

@@ -145,7 +145,7 @@ impl GatewayMetrics {
             ("recording_failures", "Responses not recorded", &values.recording_failures),
             ("calls_beyond_budget", "Calls beyond the run's budget", &values.budgets_exhausted),
             ("calls_rerouted", "Calls sent to another server", &values.resent),
-            ("streams_broken", "Responses that broke off", &values.broken),
+            ("streams_broken", "Incomplete responses of servers", &values.broken),
             ("upstream_aborted", "Requests aborted in their servers", &values.given_up),
         ];
         for (name, help, counter) in counters {

@@ -100,17 +100,17 @@ impl Relay {
         let mut bytes = 0;
         loop {
             let Some(chunk) = self.next(response, &mut waits).await? else {
-                if self.capture.is_finished() && !parser.is_torn() {
+                if self.capture.is_finished() && !parser.has_incomplete_event() {
                     return Ok(self.capture.take_held());
                 }
-                return Err(self.broke("it ended early"));
+                return Err(self.incomplete("it ended early"));
             };
             bytes += chunk.len();
             if bytes > limit {
-                return Err(self.broke(&format!("it has more than the limit of {limit} bytes")));
+                return Err(self.incomplete(&format!("it has more than the limit of {limit} bytes")));
             }
             let events =
-                parser.feed(&chunk, limit).map_err(|malformed| self.broke(&malformed.0))?;
+                parser.feed(&chunk, limit).map_err(|malformed| self.incomplete(&malformed.0))?;
             let mut out = BytesMut::with_capacity(chunk.len());
             for event in events {
                 if event == "[DONE]" {
@@ -122,7 +122,7 @@ impl Relay {
                     Ok(parts) => parts,
                     // An error of the server is not a failure of the recording.
                     Err(error) if self.parser.server_error().is_some() => {
-                        return Err(self.broke(&error.0));
+                        return Err(self.incomplete(&error.0));
                     }
                     Err(error) => return Err(StreamFailure::Misread(error)),
                 };
@@ -160,13 +160,13 @@ impl Relay {
                     } else if by == self.request.deadline {
                         return Err(StreamFailure::Failed(self.request.timeout_error()));
                     } else {
-                        return Err(self.silent(idle));
+                        return Err(self.idle(idle));
                     }
                 }
             }
         };
         self.held.0.upstream += began.elapsed();
-        chunk.map_err(|error| self.broke(&failure_reason(error)))
+        chunk.map_err(|error| self.incomplete(&failure_reason(error)))
     }
 
     fn ended_early(&self, reason: &EarlyEnd) -> StreamFailure {
@@ -194,16 +194,19 @@ impl Relay {
         }
     }
 
-    fn broke(&self, reason: &str) -> StreamFailure {
-        let message = format!("broke off its response: {reason}");
+    /// Failure: the response ended early or is invalid.
+    fn incomplete(&self, reason: &str) -> StreamFailure {
+        let message = format!("sent an incomplete response: {reason}");
         self.failed(ErrorKind::Upstream, reason, &message)
     }
 
-    fn silent(&self, idle: Duration) -> StreamFailure {
+    /// Failure: the server sent nothing for the idle timeout.
+    fn idle(&self, idle: Duration) -> StreamFailure {
         let message = format!("sent nothing for {idle:?}, the idle timeout");
         self.failed(ErrorKind::UpstreamTimeout, "idle timeout in a stream", &message)
     }
 
+    /// Counts the failure of the server.
     fn failed(&self, kind: ErrorKind, reason: &str, message: &str) -> StreamFailure {
         self.request.app.metrics.values.broken.inc();
         self.guard.permit().went_wrong(reason);

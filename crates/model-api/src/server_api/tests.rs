@@ -62,7 +62,7 @@ fn parse_response(
             }
             from = to;
         }
-        assert!(!parser.is_torn());
+        assert!(!parser.has_incomplete_event());
     } else {
         forwarded = parser_of.parse_full(sent[0].to_string().as_bytes(), NOW).unwrap();
     }
