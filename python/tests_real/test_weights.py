@@ -188,7 +188,7 @@ def test_failing_updates_leave_no_server_paused(
         policy = policies[number // len(folders) % len(policies)]
         report = update(vllm_gateway, folders[kind], versions.next(), policy)
         outcome = report["outcome"]
-        assert outcome in ("put_back", "broken"), (kind, policy, report)
+        assert outcome in ("rolled_back", "broken"), (kind, policy, report)
         outcomes[f"{kind}: {outcome}"] = outcomes.get(f"{kind}: {outcome}", 0) + 1
         assert not vllm.is_paused(), (number, kind, policy, report)
         if outcome == "broken":
@@ -260,7 +260,7 @@ def test_a_server_that_is_paused_from_outside_is_not_used(vllm, vllm_gateway):
     vllm.post("/pause?mode=keep")
     try:
         wait_for(lambda: vllm_gateway.server()["state"] == "unhealthy")
-        assert "paused by another program" in vllm_gateway.server()["why"]
+        assert "paused by another program" in vllm_gateway.server()["reason"]
     finally:
         vllm.post("/resume")
     wait_for(lambda: vllm_gateway.server()["state"] == "running")
@@ -347,7 +347,7 @@ def test_weights_of_other_shapes(vllm, vllm_gateway, weights, versions, tmp_path
     assert update(vllm_gateway, weights(good), good)["outcome"] == "updated"
     other = tiny_model.write(tmp_path / "other", version=good + 1, hidden=64)
     report = update(vllm_gateway, other, versions.next(), "keep")
-    assert report["outcome"] in ("broken", "put_back"), report
+    assert report["outcome"] in ("broken", "rolled_back"), report
     assert not vllm.is_paused() and vllm.is_healthy()
     if report["outcome"] == "broken":
         assert vllm_gateway.server()["state"] == "broken"
@@ -373,7 +373,7 @@ def test_a_server_without_dev_mode(random_model):
         # Its weights cannot change.
         assert calls.labels(ask(gateway, 4)) == [0] * 4
         report = update(gateway, random_model, 1)
-        assert report["outcome"] == "skipped" and "VLLM_SERVER_DEV_MODE=1" in report["why"], report
+        assert report["outcome"] == "skipped" and "VLLM_SERVER_DEV_MODE=1" in report["reason"], report
         assert calls.labels(ask(gateway, 4)) == [0] * 4
         gateway.close()
     finally:

@@ -131,7 +131,7 @@ fn line(server: &Value) -> String {
         server["id"],
         text(&server["engine"]),
         text(&server["url"]),
-        text(&server["why"]),
+        text(&server["reason"]),
         server["in_flight"],
         server["limit"],
     )

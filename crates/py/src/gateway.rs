@@ -254,7 +254,7 @@ fn server_state<'py>(
     Ok(dict)
 }
 
-/// Returns what came of an update, for Python.
+/// Converts the report of an update to a dictionary.
 pub(crate) fn update_report(py: Python<'_>, report: &WeightUpdateReport) -> PyResult<Py<PyDict>> {
     let dict = PyDict::new(py);
     dict.set_item("version", report.version)?;
@@ -271,8 +271,8 @@ fn server_report<'py>(
 ) -> PyResult<Bound<'py, PyDict>> {
     let (outcome, message) = match &server.outcome {
         ServerUpdateOutcome::Updated => ("updated", None),
-        ServerUpdateOutcome::AlreadyCurrent => ("had_it", None),
-        ServerUpdateOutcome::RolledBack(reason) => ("put_back", Some(reason)),
+        ServerUpdateOutcome::AlreadyCurrent => ("already_current", None),
+        ServerUpdateOutcome::RolledBack(reason) => ("rolled_back", Some(reason)),
         ServerUpdateOutcome::Broken(reason) => ("broken", Some(reason)),
         ServerUpdateOutcome::Skipped(reason) => ("skipped", Some(reason)),
     };

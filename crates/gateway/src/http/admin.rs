@@ -81,7 +81,7 @@ fn server(server: &ServerView) -> Value {
         "url": server.url,
         "server_model": server.server_model,
         "state": server.state.name(),
-        "why": server.state.to_string(),
+        "reason": server.state.to_string(),
         "in_flight": server.in_flight,
         "version": server.version,
         "loaded_version": server.loaded,
@@ -97,7 +97,7 @@ fn server(server: &ServerView) -> Value {
         "failures": server.failures,
         "last_seen_seconds": server.last_seen.map(|seen| seen.as_secs_f64()),
         "requests": server.counts.requests,
-        "went_wrong": server.counts.went_wrong,
+        "failed_requests": server.counts.went_wrong,
         "updates": server.counts.updates,
         "failed_updates": server.counts.failed_updates,
         "restarts": server.counts.restarts,
@@ -252,8 +252,8 @@ fn report(report: &WeightUpdateReport) -> Value {
         .map(|server| {
             let (outcome, reason) = match &server.outcome {
                 ServerUpdateOutcome::Updated => ("updated", None),
-                ServerUpdateOutcome::AlreadyCurrent => ("had_it", None),
-                ServerUpdateOutcome::RolledBack(reason) => ("put_back", Some(reason)),
+                ServerUpdateOutcome::AlreadyCurrent => ("already_current", None),
+                ServerUpdateOutcome::RolledBack(reason) => ("rolled_back", Some(reason)),
                 ServerUpdateOutcome::Broken(reason) => ("broken", Some(reason)),
                 ServerUpdateOutcome::Skipped(reason) => ("skipped", Some(reason)),
             };
@@ -261,7 +261,7 @@ fn report(report: &WeightUpdateReport) -> Value {
                 "id": server.id.0,
                 "url": server.url,
                 "outcome": outcome,
-                "why": reason,
+                "reason": reason,
                 "seconds": server.took.as_secs_f64(),
                 "in_flight": server.in_flight,
                 "aborted": server.aborted,
