@@ -86,7 +86,7 @@ enum EventRank {
 #[derive(Debug, Default)]
 struct HistoryReader {
     events: Vec<(EventRank, TraceEvent)>,
-    /// Key and begin of each batch, by its id.
+    /// Key and start of each batch, by its id.
     keys: HashMap<String, (BatchKey, f64)>,
     workflows: HashMap<BatchKey, BTreeMap<u32, Arc<str>>>,
     attempts: BTreeMap<u64, RecordedAttempt>,
@@ -200,7 +200,7 @@ impl HistoryReader {
                     key,
                     task: run.task,
                     runner: attempt.runner,
-                    incarnation: attempt.life,
+                    incarnation: attempt.incarnation,
                     // Rounding may put it before its batch.
                     sent: attempt.given.max(batch_began),
                     began: attempt.began,
@@ -254,7 +254,7 @@ impl HistoryReader {
                 answer_tokens: call.answer_tokens,
                 version: call.version,
             };
-            // A call that ended at its begin ends after it.
+            // A call that ended at its start ends after it.
             let rank = if ended > call.began { EventRank::CallEnded } else { EventRank::Called };
             self.add(rank, ended, event(kind));
         }
@@ -298,7 +298,7 @@ impl HistoryReader {
         self.add_workflows();
     }
 
-    /// Adds the workflows of tasks to the begin of their batches.
+    /// Adds the workflows of tasks to the start of their batches.
     fn add_workflows(&mut self) {
         for (_, event) in &mut self.events {
             let TraceEventKind::Run(RunEventKind::BatchBegan { key, tasks, .. }) = &mut event.kind

@@ -57,7 +57,7 @@ struct OpenSlice {
     kind: SpanKind,
     track: Track,
     container: Option<SpanId>,
-    /// Number of attributes that were written at its begin.
+    /// Number of attributes that were written at its start.
     attributes: usize,
     /// Its slice ended before the span, because the next one began on its lane.
     is_ended: bool,
@@ -218,7 +218,7 @@ fn argument_name(kind: SpanKind, attribute: &'static str) -> Option<&'static str
         | "rollway.task"
         | "rollway.attempt"
         | "rollway.runner"
-        | "rollway.runner.life"
+        | "rollway.runner.incarnation"
             if matches!(kind, SpanKind::Attempt | SpanKind::Call) =>
         {
             return None;
@@ -228,7 +228,7 @@ fn argument_name(kind: SpanKind, attribute: &'static str) -> Option<&'static str
         "rollway.eval.set" => "set",
         "rollway.eval.score" => "score",
         "rollway.model.version" => "version",
-        "rollway.runner.life" => "life",
+        "rollway.runner.incarnation" => "incarnation",
         "error.type" => "failure",
         "gen_ai.request.model" => "model",
         "gen_ai.usage.input_tokens" => "prompt_tokens",

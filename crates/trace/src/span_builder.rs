@@ -353,7 +353,7 @@ impl SpanBuilder {
             ("rollway.task", task.0.into()),
             ("rollway.runs", format!("{first}-{last}").into()),
             ("rollway.attempt", id.0.into()),
-            ("rollway.runner.life", incarnation.0.into()),
+            ("rollway.runner.incarnation", incarnation.0.into()),
         ];
         let ids = (trace, self.names.slice(id), Some(batch.span.id));
         let slice = Span::new(SpanKind::Slice, ids, at, attributes);
@@ -586,7 +586,7 @@ impl OpenAttempt {
             ("rollway.run", run.0.into()),
             ("rollway.attempt", attempt.0.into()),
             ("rollway.runner", runner.0.into()),
-            ("rollway.runner.life", incarnation.0.into()),
+            ("rollway.runner.incarnation", incarnation.0.into()),
         ];
         let parent = Some(names.run(key, task, run));
         let ids = (self.trace, names.attempt(attempt, run), parent);

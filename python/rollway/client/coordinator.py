@@ -152,11 +152,11 @@ class _Once:
         self._taken: dict[tuple[Any, int], dict[str, float]] = {}
 
     def __call__(
-        self, batch_id: BatchId | None, life: int | None, payloads: list[bytes]
+        self, batch_id: BatchId | None, batch_key: int | None, payloads: list[bytes]
     ) -> dict[str, float]:
-        if life is None:
+        if batch_key is None:
             return dict(self._process(payloads) or {})
-        key = (batch_id, life)
+        key = (batch_id, batch_key)
         if key not in self._taken:
             metrics = dict(self._deliver(batch_id, payloads) or {})
             self._taken[key] = metrics

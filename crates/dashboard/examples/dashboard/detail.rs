@@ -54,7 +54,7 @@ pub(crate) fn of(world: &World, index: usize, now: f64) -> RunDetail {
         attempts.push(AttemptDetail {
             attempt: index as u64 * 4 + u64::from(number) + 1,
             runner: (index as u32 + number * 7) % 64,
-            life: 1,
+            incarnation: 1,
             node: Some(format!("node-{}", (index as u32 + number) % 4 + 1)),
             given: at,
             began: Some(at + 0.12),

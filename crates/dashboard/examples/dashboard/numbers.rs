@@ -266,7 +266,7 @@ pub(crate) fn runners(demo: &Demo, world: &World) -> Vec<RunnerRow> {
             let Some(&index) = world.running.get(number) else {
                 return RunnerRow {
                     runner: number as u32,
-                    life: 1,
+                    incarnation: 1,
                     state: "idle".to_owned(),
                     age: 2.0,
                     last_heartbeat: Some(now - 0.8),
@@ -280,7 +280,7 @@ pub(crate) fn runners(demo: &Demo, world: &World) -> Vec<RunnerRow> {
             let stage = if stuck { 0 } else { (draw * 5.0) as usize };
             RunnerRow {
                 runner: number as u32,
-                life: 1 + (draw * 3.0) as u32,
+                incarnation: 1 + (draw * 3.0) as u32,
                 state: "busy".to_owned(),
                 node: Some(format!("node-{}", number % 4 + 1)),
                 stage: Some(STAGES[stage].to_owned()),

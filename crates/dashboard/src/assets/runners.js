@@ -92,7 +92,7 @@ function columns(store) {
   return [
     { label: "Runner", width: 70, fill: (cell, runner) => {
       say(cell, runner.runner);
-      set(cell, "title", isNumber(runner.life) ? `incarnation ${runner.life}` : null);
+      set(cell, "title", isNumber(runner.incarnation) ? `incarnation ${runner.incarnation}` : null);
     } },
     { label: "State", width: 88, make: (cell) => cell.append(h("span", { class: "badge" })),
       fill: (cell, runner) => badgeTo(cell.firstChild, runner.stuck ? "stuck" : runner.state) },

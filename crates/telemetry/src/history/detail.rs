@@ -115,7 +115,7 @@ fn attempt(record: &AttemptRecord) -> AttemptDetail {
     AttemptDetail {
         attempt: record.attempt,
         runner: record.runner,
-        life: record.life,
+        incarnation: record.incarnation,
         node: record.node.as_deref().map(str::to_owned),
         given: record.given,
         began: record.began,

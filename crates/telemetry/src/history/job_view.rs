@@ -300,7 +300,7 @@ fn result(done: bool, message: &str) -> ActionResult {
 fn runner(status: RunnerStatus, calls: u64, now: f64) -> RunnerRow {
     RunnerRow {
         runner: status.runner.0,
-        life: status.incarnation.0,
+        incarnation: status.incarnation.0,
         state: status.state.name().to_owned(),
         node: status.node,
         stage: status.stage,

@@ -87,7 +87,7 @@ pub(super) struct Trajectory {
 pub(super) struct AttemptRecord {
     pub(super) attempt: u64,
     pub(super) runner: u32,
-    pub(super) life: u32,
+    pub(super) incarnation: u32,
     pub(super) node: Option<Arc<str>>,
     pub(super) given: f64,
     pub(super) began: Option<f64>,
@@ -201,7 +201,7 @@ impl AttemptRecord {
     fn put(&self, put: &mut Put) {
         put.number(self.attempt);
         put.number(self.runner.into());
-        put.number(self.life.into());
+        put.number(self.incarnation.into());
         put.maybe_text(self.node.as_deref());
         put.float(self.given);
         put.maybe(micros_after(self.given, self.began));
@@ -224,7 +224,7 @@ impl AttemptRecord {
     }
 
     fn take(take: &mut Take<'_>) -> Option<Self> {
-        let (attempt, runner, life) = (take.number()?, take.small()?, take.small()?);
+        let (attempt, runner, incarnation) = (take.number()?, take.small()?, take.small()?);
         let (node, given) = (take.maybe_text()?, take.float()?);
         let began = time_after(given, take.maybe()?);
         let ended = time_after(given, take.maybe()?);
@@ -235,7 +235,7 @@ impl AttemptRecord {
         let mut record = Self {
             attempt,
             runner,
-            life,
+            incarnation,
             node,
             given,
             began,
@@ -457,7 +457,7 @@ pub(super) mod tests {
         let attempt = AttemptRecord {
             attempt: 1 << 41,
             runner: 2,
-            life: 1,
+            incarnation: 1,
             node: Some("10.0.0.2".into()),
             given: 100.0,
             began: Some(100.125),

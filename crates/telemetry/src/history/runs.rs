@@ -28,11 +28,11 @@ impl State {
         at: f64,
         attempt: AttemptId,
         (key, task, runs): (BatchKey, TaskId, RunRange),
-        (runner, life): (RunnerId, Incarnation),
+        (runner, incarnation): (RunnerId, Incarnation),
     ) {
         let Some(batch) = self.keys.get(&key).copied() else { return };
         let Some(first) = self.row_of(batch, task.0, runs.first) else { return };
-        let location = self.locations.get(&runner).filter(|(known, _)| *known == life);
+        let location = self.locations.get(&runner).filter(|(known, _)| *known == incarnation);
         let node = location.map(|(_, location)| Arc::clone(location));
         for number in first..first + u64::from(runs.count) {
             let Some(row) = self.row_mut(number) else { continue };
@@ -57,7 +57,7 @@ impl State {
             live.attempts.push(AttemptRecord {
                 attempt: attempt.0,
                 runner: runner.0,
-                life: life.0,
+                incarnation: incarnation.0,
                 node: node.clone(),
                 given: at,
                 began: None,
@@ -356,7 +356,7 @@ impl State {
             self.add_wasted(reason, took * f64::from(*count) / f64::from(all));
         }
         if left > 0 {
-            let reason = if lost.is_some() { "runner_lost" } else { "put_back" };
+            let reason = if lost.is_some() { "runner_lost" } else { "slice_cancelled" };
             self.add_wasted(reason, took * f64::from(left) / f64::from(all));
         }
         for number in attempt.first..attempt.first + u64::from(attempt.runs.count) {

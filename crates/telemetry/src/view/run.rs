@@ -162,7 +162,7 @@ impl Serialize for RunDetail {
 pub struct AttemptDetail {
     pub attempt: u64,
     pub runner: u32,
-    pub life: u32,
+    pub incarnation: u32,
     /// Location of the runner.
     pub node: Option<String>,
     /// Time of its start by the engine.

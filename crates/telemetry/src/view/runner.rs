@@ -10,7 +10,7 @@ use super::UnixSeconds;
 pub struct RunnerRow {
     pub runner: u32,
     /// Incarnation.
-    pub life: u32,
+    pub incarnation: u32,
     /// `idle`, `busy`, `starting`, `cancelling`, `broken`, `stopped`.
     pub state: String,
     /// Location.
