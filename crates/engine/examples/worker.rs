@@ -119,7 +119,7 @@ async fn execute_run(start: &StartAttempt, run: RunId) -> RunOutcome<Bytes> {
         }
         "spawn" => {
             spawn_programs(&String::from_utf8_lossy(&start.task));
-            // Lets the begin be sent before the event loop blocks.
+            // Lets the report of the beginning be sent before the event loop blocks.
             tokio::time::sleep(Duration::from_millis(50)).await;
             loop {
                 std::thread::park();
@@ -135,7 +135,7 @@ async fn execute_run(start: &StartAttempt, run: RunId) -> RunOutcome<Bytes> {
             Ok(RunOutput { payload: Some("waited".into()), metrics: Metrics::new() })
         }
         "deaf" => {
-            // Lets the begin be sent before the event loop blocks.
+            // Lets the report of the beginning be sent before the event loop blocks.
             tokio::time::sleep(Duration::from_millis(50)).await;
             loop {
                 std::thread::park();

@@ -1,4 +1,4 @@
-//! Waits of a job: the reason, the begin, the timeout and the remedy, as one type for the progress
+//! Waits of a job: the reason, the start, the timeout and the remedy, as one type for the progress
 //! view, the log, alarms, dashboard and `rollway top`.
 
 use std::collections::BTreeMap;
@@ -106,7 +106,7 @@ impl WaitReason {
                     "{pending} {runs} of batch {batch} {wait} for a runner, none is ready{reason}"
                 )
             }
-            // The counts are not known at the begin of the wait.
+            // The counts are not known at the start of the wait.
             Self::Runs { batch, total: 0, .. } => format!("batch {batch} waits for its runs"),
             Self::Runs { batch, open, total, longest } => {
                 let longest = longest.as_ref().map(|it| format!(": {it}")).unwrap_or_default();

@@ -83,7 +83,7 @@ pub(crate) struct LoopLagMeter(Arc<LagMeterState>);
 #[derive(Debug)]
 struct LagMeterState {
     origin: Instant,
-    /// Nanoseconds from the origin to the begin of the current turn; zero between turns.
+    /// Nanoseconds from the origin to the start of the current turn; zero between turns.
     turn: AtomicU64,
     /// Not summarized.
     totals: Mutex<LoopLag>,
@@ -100,7 +100,7 @@ impl Default for LoopLagMeter {
 }
 
 impl LoopLagMeter {
-    /// Records the begin of a turn.
+    /// Records the start of a turn.
     pub(crate) fn begin(&self, now: Instant) {
         let since = nanos(now.saturating_duration_since(self.0.origin)).max(1);
         self.0.turn.store(since, Ordering::Relaxed);

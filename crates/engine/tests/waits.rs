@@ -24,7 +24,7 @@ use tracing::{Event, Metadata, Subscriber, span};
 
 use common::{SECOND, local_config, tasks};
 
-/// Messages of this thread, each with the time since the begin.
+/// Messages of this thread, each with the time since the start.
 #[derive(Clone)]
 struct LogLines {
     began: Instant,

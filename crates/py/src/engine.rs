@@ -54,7 +54,7 @@ pub(crate) struct PyScheduler {
 
 #[pymethods]
 impl PyScheduler {
-    /// Makes a scheduler for so many runners; none is started yet.
+    /// Creates a scheduler for a number of runners; none is started yet.
     #[new]
     fn new(
         py: Python<'_>,
@@ -212,14 +212,14 @@ impl PyScheduler {
 #[pyclass(frozen, name = "Coordinator", module = "rollway._rollway")]
 pub(crate) struct PyCoordinator {
     coordinator: RolloutCoordinator,
-    /// Absent if experiences go to Python, or nowhere.
+    /// `None`: experiences go to a sink in Python, or are not delivered.
     pipeline: Option<Arc<PipelineSink>>,
     restored: RestoreReport,
     detailed: bool,
 }
 
 impl PyCoordinator {
-    /// Returns where its experiences go, once that is open; none: not to a buffer.
+    /// Returns the buffer of its experiences, once it is open. `None`: they go to no buffer.
     pub(crate) fn buffer(&self) -> Option<Arc<dyn rollway_data::buffer::Buffer>> {
         self.pipeline.as_ref().and_then(|pipeline| pipeline.buffer())
     }
@@ -227,10 +227,11 @@ impl PyCoordinator {
 
 #[pymethods]
 impl PyCoordinator {
-    /// Makes a coordinator for so many runners; none is started yet. Experiences go to `sink`,
-    /// which is called with a batch id, its key and payloads and returns metrics, or through the
-    /// pipeline of the configuration, with operators by `operators`: names, and what makes one.
-    /// Without either it can only evaluate. Runs get keys to the models of `gateway`.
+    /// Creates a coordinator for a number of runners; none is started yet. Experiences go to
+    /// `sink`, which is called with a batch id, its key and payloads and returns metrics, or through
+    /// the pipeline of the configuration; `operators` has the names of its operators in Python and
+    /// the function that creates one. With neither the coordinator only evaluates. Runs get keys to
+    /// the models of `gateway`.
     #[new]
     fn new(
         py: Python<'_>,
@@ -253,7 +254,7 @@ impl PyCoordinator {
         };
         let (core, workers) = parts(py, config_json, runners, spawn, gateway)?;
         let runtime = runtime::handle(py)?;
-        // What a sink in Python holds does not survive: a ledger before it would promise nothing.
+        // A sink in Python is not durable, so that a ledger before it has no benefit.
         let ledger = pipeline.as_ref().and_then(|_| rollway::ledger_options(&config));
         let (coordinator, restored) = match ledger {
             Some((folder, options)) => {

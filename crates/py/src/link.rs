@@ -78,12 +78,12 @@ impl Inbox {
     fn ring_if_any(&self) {
         let any = !self.messages.lock().is_empty() || self.ended.lock().is_some();
         if any && !self.wake_pending.swap(true, Ordering::AcqRel) {
-            // If it is full, it rings already.
+            // A full socket is readable already.
             let _ = (&self.wake_writer).write(&[1]);
         }
     }
 
-    /// Whatever comes after this rings again.
+    /// Clears the pending wake-up. The next message wakes the event loop again.
     fn clear_signal(&self) {
         if self.wake_pending.swap(false, Ordering::AcqRel) {
             let _ = (&self.wake_reader).read(&mut [0; 64]);
@@ -105,7 +105,7 @@ pub(crate) struct WorkerLink {
 #[pymethods]
 impl WorkerLink {
     /// Connects by the environment variables, and returns after the handshake.
-    /// Raises `PermissionError` if the engine will never take it in.
+    /// Raises `PermissionError` if the engine refuses this worker for good.
     #[new]
     fn new(
         py: Python<'_>,
@@ -116,7 +116,7 @@ impl WorkerLink {
         marks: PathBuf,
         host: String,
     ) -> PyResult<Self> {
-        // For what else a workflow uses of this package; the connection has its own.
+        // The connection has a runtime of its own; this one serves other calls of workflows.
         runtime::start(py, 1)?;
         let driver = Arc::new(RuntimeDriver::new()?);
         let refused = |text: String| errors::plain(py, "closed", &text);
@@ -200,7 +200,7 @@ impl WorkerLink {
         Ok(list)
     }
 
-    /// Says that a runner is idle.
+    /// Reports that a runner is idle.
     #[pyo3(signature = (runner, incarnation, after=None))]
     fn ready(
         &self,
@@ -212,7 +212,7 @@ impl WorkerLink {
         self.report(py, runner, incarnation, WorkerReport::Ready { after: after.map(AttemptId) })
     }
 
-    /// Says that a runner has begun an attempt.
+    /// Reports that a runner has begun an attempt.
     fn attempt_began(&self, runner: u32, incarnation: u32, attempt: u64) {
         let attempt = AttemptId(attempt);
         self.queue_message(message(runner, incarnation, WorkerReport::AttemptBegan { attempt }));
@@ -247,7 +247,7 @@ impl WorkerLink {
         }
     }
 
-    /// Says that a run went badly.
+    /// Reports a failed run.
     fn failed(
         &self,
         runner: u32,
@@ -269,7 +269,7 @@ impl WorkerLink {
         Ok(())
     }
 
-    /// Says that an attempt is over.
+    /// Reports the end of an attempt.
     fn attempt_ended(&self, runner: u32, incarnation: u32, attempt: u64) {
         let attempt = AttemptId(attempt);
         self.queue_message(message(runner, incarnation, WorkerReport::AttemptEnded { attempt }));
@@ -299,12 +299,13 @@ impl WorkerLink {
         self.flush(py)
     }
 
-    /// Sets what the next heartbeats say about a runner.
+    /// Sets the labels of a runner in the next heartbeats.
     fn set_state(&self, runner: u32, state: BTreeMap<String, String>) {
         self.outbox.sender().set_labels(RunnerId(runner), state);
     }
 
-    /// Says a line for the log, with where it comes from as far as that is known. From any thread.
+    /// Sends a line for the log, with its source as far as it is known. May be called from any
+    /// thread.
     #[pyo3(signature = (level, line, logger=None, batch=None, task=None, run=None, attempt=None))]
     #[expect(clippy::too_many_arguments, reason = "the fields of one message")]
     fn log(
@@ -330,7 +331,7 @@ impl WorkerLink {
         self.queue_message(WorkerMessage::Log(line));
     }
 
-    /// Says goodbye.
+    /// Sends `Goodbye` with a reason: the worker ends.
     fn goodbye(&self, py: Python<'_>, reason: String) -> PyResult<()> {
         let reason = reason.into();
         let sent = self.send(py, WorkerMessage::Goodbye { reason });
@@ -358,14 +359,14 @@ impl WorkerLink {
         })
     }
 
-    /// Does something at the connection; what comes meanwhile is left to the event loop.
+    /// Runs a future on the connection; the event loop reads messages that arrive meanwhile.
     fn at_once<T: Send>(&self, py: Python<'_>, work: impl Future<Output = T> + Send) -> T {
         let done = py.detach(|| self.driver.run(work));
         self.inbox.ring_if_any();
         done
     }
 
-    /// Sends soon: when the event loop has come round, or after a moment.
+    /// Queues a message; it is sent at the next turn of the event loop, or by the companion thread.
     fn queue_message(&self, message: WorkerMessage) {
         if self.outbox.push(message) {
             self.driver.wake_companion();

@@ -40,7 +40,7 @@ pub struct ReferenceModel {
     pub succeeded: u64,
     /// Runs that were cancelled on request.
     pub requested: u64,
-    /// Time of the last report of a run or begin of an attempt.
+    /// Time of the last report of a run or beginning of an attempt.
     pub last_progress: Time,
     /// Closed train batches with tasks.
     pub train_batches: u32,
@@ -213,9 +213,9 @@ pub struct ModelAttempt {
     /// True if all reported runs succeeded.
     pub sound: bool,
     pub state: AttemptState,
-    /// Time of its dispatch or its begin.
+    /// Time of its dispatch or its beginning.
     pub since: Time,
-    /// True if its begin was reported.
+    /// True if its beginning was reported.
     pub begun: bool,
     pub timeout: Duration,
 }

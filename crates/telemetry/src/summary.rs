@@ -182,7 +182,7 @@ impl Summary {
             return;
         }
         self.steps = step;
-        // A killed process may not have counted the begin of the step.
+        // A killed process may not have counted the start of the step.
         self.step_begun(step, result.tasks.total());
         self.tasks_finished += result.tasks.ok + result.tasks.partial;
         self.tasks_failed += result.tasks.failed;

@@ -291,7 +291,7 @@ class ExperienceReader:
     def _end(self) -> str:
         return (
             f"{self.source} is closed, and readers named {self.name!r} have read all of it; a "
-            "database or file is read from its begin under another `name`"
+            "database or file is read from its start under another `name`"
         )
 
     def __iter__(self) -> Iterator[ExperienceBatch]:

@@ -24,7 +24,7 @@ _PATH_ERRORS = (FileNotFoundError, NotADirectoryError, IsADirectoryError, Permis
 
 
 class Sandbox:
-    """Place in which commands run, apart from the worker; ended at its lease's deadline at last:
+    """Isolated place for commands, outside of the worker; its lease bounds its lifetime:
 
         async with rw.sandbox.local(files={"a.py": "print(1)"}) as box:
             result = await box.exec(["python3", "a.py"], timeout=10)

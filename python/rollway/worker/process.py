@@ -116,7 +116,7 @@ class Worker:
         self.setup = setup
         self.runners: dict[int, WorkflowRunner] = {}
         self.incarnations: dict[int, int] = {}
-        #: Those that are not over, each with its task once its first step was made.
+        #: Open attempts by runner, each with its asyncio task.
         self.attempts: dict[int, tuple[Name, asyncio.Task[None]]] = {}
         self.workflows: OrderedDict[int, Executable] = OrderedDict()
         self.over: asyncio.Future[str] | None = None
@@ -244,7 +244,7 @@ class Worker:
 
     def _cancel(self, name: Name, task: asyncio.Task[None]) -> None:
         task.cancel()
-        # One that has not begun will never come to say so itself.
+        # A task that is cancelled before its first step does not report its end itself.
         task.add_done_callback(lambda _: self._attempt_ended(name))
 
     def _is_current(self, name: Name) -> bool:

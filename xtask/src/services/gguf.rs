@@ -15,7 +15,7 @@ const MARKS: [&str; 5] = ["<unk>", "<s>", "</s>", "<|im_start|>", "<|im_end|>"];
 const END: u32 = 4;
 const VOCABULARY: usize = MARKS.len() + 256;
 
-/// Chat template: each message between special tokens, then the begin of the completion.
+/// Chat template: each message between special tokens, then the start of the completion.
 const TEMPLATE: &str = "{% for message in messages %}\
     {{ '<|im_start|>' + message['role'] + '\\n' + (message['content'] or '') + '<|im_end|>\\n' }}\
     {% endfor %}\

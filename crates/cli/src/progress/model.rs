@@ -46,7 +46,7 @@ pub struct ProgressModel {
     pub last_sync: Option<(Duration, Duration)>,
     pub train_step: Option<u64>,
     pub sample: Option<StatsSample>,
-    /// Current wait and its begin. `None`: the job makes progress.
+    /// Current wait and its start. `None`: the job makes progress.
     pub wait: Option<(JobWait, Duration)>,
     /// Messages of raised alarms, by kind.
     pub alarms: BTreeMap<&'static str, String>,

@@ -23,7 +23,7 @@ pub enum Action {
         batch: BatchKey,
         task: TaskId,
         runs: RunRange,
-        /// Maximum duration from its begin. The core supervises it; runners may use it too.
+        /// Maximum duration from its beginning. The core supervises it; runners may use it too.
         timeout: Duration,
         /// Number of runners that were lost under suspicion of this task.
         suspected_losses: u32,

@@ -16,7 +16,7 @@ pub struct CoreConfig {
     /// True if runners execute the runs of an attempt sequentially. Then only the first open run is
     /// charged when an attempt times out or its runner is lost; otherwise all of them are.
     pub runs_in_turn: bool,
-    /// Maximum duration of an attempt, from its begin.
+    /// Maximum duration of an attempt, from its beginning.
     pub max_timeout: Duration,
     /// Timeout of waits without one: maximum time without any progress in the core.
     pub default_timeout: Duration,
@@ -136,7 +136,7 @@ impl Default for DynamicTimeout {
 pub struct Supervision {
     /// Maximum time from start to ready.
     pub start_timeout: Duration,
-    /// Maximum time from the dispatch of an attempt to its begin.
+    /// Maximum time from the dispatch of an attempt to its beginning.
     pub begin_timeout: Duration,
     /// Maximum time without a report before a runner counts as lost. `None`: unlimited.
     pub heartbeat_timeout: Option<Duration>,

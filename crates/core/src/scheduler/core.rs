@@ -109,7 +109,7 @@ pub(crate) struct Waiters {
 /// Times from which timeouts that restart on progress count.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Progress {
-    /// Time of the last end of a run or begin of an attempt.
+    /// Time of the last end of a run or beginning of an attempt.
     pub(crate) last: Time,
     pub(crate) last_task_end: Time,
 }

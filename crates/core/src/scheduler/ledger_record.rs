@@ -23,7 +23,7 @@ use crate::{
 #[derive(Clone, Debug, PartialEq)]
 pub enum LedgerRecord {
     Submitted {
-        /// Kept after a crash.
+        /// The same key after a restoration.
         batch: BatchKey,
         id: BatchId,
         kind: BatchType,

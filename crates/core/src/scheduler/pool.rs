@@ -283,7 +283,7 @@ impl Core {
             }
             RunnerPhase::Busy(attempt) => {
                 let late = attempt.began.is_some();
-                // Counts as progress for waits that last while anything makes progress.
+                // A timed-out attempt is progress: `wait_after_min` of a wait begins again.
                 self.progress.last = self.now;
                 let cancel = if late {
                     AttemptCancelReason::Timeout

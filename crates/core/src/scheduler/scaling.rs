@@ -1,13 +1,12 @@
-//! Number of runners when it follows the work.
+//! Scaling: the number of runners follows the demand, between `min` and `max`.
 //!
-//! ```text
-//!  work waits ──► as many as could work on it, at once           (at most `max`)
-//!  less needed ─► for `idle_timeout` never so many: one step fewer, and again a quarter of that
-//!                 later, down to the peak within it              (at least `min`)
-//! ```
+//! - **Up**: if runs wait, the number rises at once to the runners that could execute them.
+//! - **Down**: if fewer runners were needed during the whole `idle_timeout`, a step of surplus
+//!   workers is removed, and another one every quarter of that time, down to the peak demand
+//!   within the timeout.
 //!
-//! The peak within the idle timeout is kept, so that bursts keep the runners that the next burst
-//! needs. Busy runners are never cancelled: surplus runners retire when their attempt ends.
+//! Keeping the peak leaves the runners of a burst to the next burst. Busy runners are never
+//! cancelled: surplus runners retire when their attempt ends.
 
 use std::time::Duration;
 

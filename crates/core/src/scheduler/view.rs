@@ -57,7 +57,7 @@ pub struct RunnerView {
     /// Time of the last change of `state`.
     pub since: Time,
     pub last_report: Time,
-    /// Batch, task and begin of its attempt.
+    /// Batch, task and beginning of its attempt.
     pub work: Option<(BatchKey, TaskId, Option<Time>)>,
     /// Open runs of its attempt.
     pub runs: Vec<RunId>,

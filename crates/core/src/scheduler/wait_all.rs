@@ -40,7 +40,7 @@ impl Core {
     }
 
     /// Sets the timer again if a task has ended since; otherwise the wait has timed out, which
-    /// [`look_at_all_waiters`](Self::look_at_all_waiters) handles.
+    /// [`check_all_waiters`](Self::check_all_waiters) handles.
     pub(crate) fn all_waiter_due(&mut self, request: RequestId) {
         let last = self.progress.last_task_end;
         let waiter = self.waiters.all.iter_mut().find(|waiter| waiter.request == request);

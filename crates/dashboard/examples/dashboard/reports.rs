@@ -107,7 +107,7 @@ pub(crate) fn failures(world: &World) -> Vec<FailureRow> {
     rows
 }
 
-/// Name, value at the begin, change until the end, noise.
+/// Name, value at the start, change until the end, noise.
 const CURVES: [(&str, f64, f64, f64); 16] = [
     ("rollout/reward/mean", 0.2, 0.6, 0.03),
     ("rollout/reward/min", 0.0, 0.4, 0.05),

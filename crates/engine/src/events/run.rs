@@ -52,7 +52,7 @@ pub enum RunEventKind {
         runs: RunRange,
         runner: RunnerId,
         incarnation: Incarnation,
-        /// Limit from the begin of the attempt.
+        /// Limit from the beginning of the attempt.
         timeout: Duration,
     },
     AttemptBegan {

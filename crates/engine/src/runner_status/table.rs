@@ -20,7 +20,7 @@ const MAX_STAGE: usize = 200;
 
 type Labels = BTreeMap<String, String>;
 
-/// A stage and its begin.
+/// A stage and its start.
 type Stage = (Arc<str>, SystemTime);
 
 /// Last labels of every runner, with `node` (location) and `waiting` (reason for not being

@@ -90,7 +90,7 @@ pub struct AttemptSpec {
     pub task_id: TaskId,
     pub task: Arc<Task>,
     pub runs: RunRange,
-    /// Limit from the begin of the attempt.
+    /// Limit from the beginning of the attempt.
     pub timeout: Duration,
     /// Number of runners lost under suspicion of this task.
     pub suspected_losses: u32,

@@ -46,7 +46,7 @@ pub(super) fn client_proof(path: &str, server_nonce: &[u8]) -> Bytes {
     Bytes::copy_from_slice(&code.finalize().into_bytes())
 }
 
-/// Sends bytes to the socket of a server, with or without the begin of HTTP/2, and reads until the
+/// Sends bytes to the socket of a server, with or without the start of HTTP/2, and reads until the
 /// server closes the connection.
 pub(super) async fn send_raw(address: &Address, bytes: &[u8]) {
     let Address::Unix(path) = address else { unreachable!("servers listen on Unix sockets") };
@@ -58,7 +58,7 @@ pub(super) async fn send_raw(address: &Address, bytes: &[u8]) {
     let _ = socket.read_to_end(&mut response).await;
 }
 
-/// Returns bytes behind the begin of an HTTP/2 connection.
+/// Returns bytes behind the start of an HTTP/2 connection.
 pub(super) fn with_preface(bytes: &[u8]) -> Vec<u8> {
     [PREFACE, bytes].concat()
 }

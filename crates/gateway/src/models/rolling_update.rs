@@ -17,8 +17,8 @@ use super::weight_update::{
 };
 use super::{ModelsInner, ServerHandle, ServerId, ServerState, ServerTable};
 
-/// Updates the servers of the trained model. Updates are serialized; one with a newer one waiting
-/// behind it is dropped.
+/// Updates the servers of the trained model. Updates are serialized; an update is skipped if one
+/// with a newer version waits.
 pub(super) async fn update(inner: Arc<ModelsInner>, update: WeightUpdate) -> WeightUpdateReport {
     let version = update.version;
     inner.with(|table| table.wanted.push(version));

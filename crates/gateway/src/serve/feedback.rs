@@ -11,7 +11,7 @@ const MAX_NAME_BYTES: usize = 512;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Feedback {
-    /// Finite.
+    /// A finite number.
     pub reward: f64,
     /// Ids of responses or choices, without duplicates.
     pub msg_ids: Vec<String>,
@@ -22,9 +22,9 @@ pub struct Feedback {
 /// Result of feedback, in numbers of choices.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FeedbackReceipt {
-    /// Choices that have it now, queued for a commit.
+    /// Choices that got this feedback and are queued for a commit.
     pub accepted: u64,
-    /// Choices that had feedback before, which stays.
+    /// Choices that had feedback before: the earlier one is kept.
     pub already: u64,
     /// Ids without a stored choice.
     pub unknown: Vec<String>,

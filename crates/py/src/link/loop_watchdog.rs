@@ -1,4 +1,5 @@
-//! A workflow that keeps the event loop to itself, and its neighbours, which have no share in that.
+//! Detects a workflow that blocks the event loop, and reports the other runners of its worker lost
+//! without suspicion, so that only the blocking run is charged.
 
 use std::fs;
 use std::path::PathBuf;

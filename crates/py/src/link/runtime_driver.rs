@@ -97,7 +97,7 @@ impl RuntimeDriver {
 
 /// Yields so that pending socket reads and writes make progress.
 pub(super) async fn poll_tasks() {
-    // What the socket has is known after the first, what that led to is done after the second.
+    // The first yield polls the socket, the second the tasks that it woke.
     yield_now().await;
     yield_now().await;
 }

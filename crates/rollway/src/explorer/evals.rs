@@ -133,7 +133,7 @@ impl ExplorerLoop {
         finished.sets.iter().map(row).collect()
     }
 
-    /// Reports evaluations; `version`: that of the servers at their begin, if known.
+    /// Reports evaluations; `version`: that of the servers at their start, if known.
     pub(super) fn emit_evaluated(
         &self,
         resources: &ExplorerResources,

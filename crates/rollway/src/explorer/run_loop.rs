@@ -103,11 +103,11 @@ pub(super) struct ExplorerLoop {
     /// Progress in the last saved checkpoint.
     saved: Option<PlanProgress>,
     pub(super) counts: JobCounts,
-    /// Version in the servers at the begin of each step of this process.
+    /// Version in the servers at the start of each step of this process.
     pub(super) begun_with: BTreeMap<u64, u64>,
     /// Start of the evaluations of each step of this process.
     pub(super) evals_since: BTreeMap<u64, Instant>,
-    /// Version in the servers at the begin of the evaluations of each step of this process.
+    /// Version in the servers at the start of the evaluations of each step of this process.
     pub(super) evals_begun_with: BTreeMap<u64, u64>,
     /// Start of exploring in this process.
     since: Option<Instant>,

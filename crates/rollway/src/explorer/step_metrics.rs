@@ -105,7 +105,7 @@ pub(super) fn is_without_reward(dropped: &BTreeMap<String, u64>) -> bool {
     !dropped.is_empty() && dropped.keys().all(|reason| reason.ends_with(MISSING_REWARD))
 }
 
-/// Returns the metrics of a step. `version`: that of the servers at its begin, for experiences
+/// Returns the metrics of a step. `version`: that of the servers at its start, for experiences
 /// without a version.
 pub(super) fn step(result: &BatchResult, config: &Config, version: Option<u64>) -> Metrics {
     let mut metrics = result.metrics(detail(config));

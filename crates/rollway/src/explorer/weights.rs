@@ -200,7 +200,7 @@ impl ExplorerHandles {
             return None;
         }
         let view = synchronizer.view().await;
-        // Without this explorer the view is not that of a reachable host, and says nothing.
+        // A view without this explorer comes from an unreachable host: its members are unknown.
         let is_known = view.explorers.iter().any(|it| it.name == self.config.explorer.name);
         let has_published = have > 0 || view.newest.is_some();
         if !is_known || view.trainer.is_some() || (has_published && !is_last) {

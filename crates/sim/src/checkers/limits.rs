@@ -7,7 +7,7 @@ use crate::ledger::SimLedger;
 
 #[derive(Debug, Default)]
 pub(super) struct LimitsChecker {
-    /// True if the first batch had no payload budget at the begin of the step.
+    /// True if the first batch had no payload budget at the start of the step.
     full: Option<bool>,
     /// Runs that were cancelled for lack of payload budget.
     no_room: u64,

@@ -193,7 +193,7 @@ fn refused(ctx: &CheckContext<'_>, request: RequestId) -> bool {
     })
 }
 
-/// Returns the begin of an open delivery of the request's batch to the sink.
+/// Returns the start of an open delivery of the request's batch to the sink.
 fn delivering(ctx: &CheckContext<'_>, asked: &ModelRequest) -> Option<Time> {
     let key = ctx.model.latest.get(asked.batch()?)?;
     let mut leases = ctx.model.leases.values();

@@ -33,7 +33,7 @@ pub(super) struct AlarmRules {
     stops: bool,
     staleness: Option<f64>,
     idle: bool,
-    /// Last end of a run, or begin of the work.
+    /// Last end of a run, or start of the work.
     last_progress: Duration,
     consecutive: u32,
     classes: WorkflowFairness,

@@ -205,7 +205,7 @@ fn chat_prompt(
 }
 
 /// Parses prompts: a text, a list of texts, token ids, or a list of lists of them. Token ids are
-/// taken as they are, without a begin token.
+/// taken as they are, without a start token.
 fn text_prompts(
     vocabulary: &Vocabulary,
     prompt: Option<&Value>,

@@ -1,4 +1,4 @@
-//! Chat template: the begin token, then the text of every message; messages of the assistant are
+//! Chat template: the start token, then the text of every message; messages of the assistant are
 //! followed by the end token.
 //!
 //! A conversation that repeats a completion and continues thus begins with the tokens of the

@@ -12,7 +12,7 @@ use super::{
 use crate::explore::process::OpenWait;
 
 impl ExploreWorld {
-    /// Begins a wait for weights; `began` is the begin of the first of consecutive waits.
+    /// Begins a wait for weights; `began` is the start of the first of consecutive waits.
     pub(super) fn wait(&mut self, at: usize, at_least: u64, began: Time) {
         let factor = if self.has_bug(Around::LongTimeout) { 2 } else { 1 };
         let explorer = &mut self.explorers[at];
