@@ -7,10 +7,11 @@ A custom trainer needs one line after each step, which begins at `rw.latest_vers
 A trainer that reports its state keeps explorers from waiting without need:
 
     with rw.Synchronizer("checkpoints/Rollway/job") as sync:
-        while True:
+        while step < total:
             seen = sync.last_wait()
-            batch = reader.read(timeout=1)
-            if batch is None:
+            try:
+                batch = reader.read(timeout=1)
+            except TimeoutError:
                 sync.set_idle(seen)
                 continue
             sync.set_training()
