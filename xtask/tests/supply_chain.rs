@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use cargo_metadata::{Metadata, MetadataCommand, Package};
+use cargo_metadata::{Metadata, MetadataCommand, Node, Package};
 
 const REGISTRY: &str = "registry+https://github.com/rust-lang/crates.io-index";
 
@@ -101,6 +101,20 @@ fn dependencies_follow_deny_toml() {
         found.extend(wild.map(|it| format!("{}: {} has no version", package.name, it.name)));
     }
     assert!(found.is_empty(), "{}", found.join("\n"));
+}
+
+/// Features of `serde_json` that give some keys of objects a meaning, in the whole program: JSON in
+/// the text of such a key is parsed with a new limit of the depth.
+#[test]
+fn no_key_of_json_has_a_meaning() {
+    let metadata = metadata();
+    let resolve = metadata.resolve.as_ref().expect("`cargo metadata` resolves the dependencies");
+    let is_json = |node: &&Node| metadata[&node.id].name.as_str() == "serde_json";
+    let node = resolve.nodes.iter().find(is_json).expect("the workspace depends on serde_json");
+    for feature in ["raw_value", "arbitrary_precision"] {
+        let is_on = node.features.iter().any(|name| name.to_string() == feature);
+        assert!(!is_on, "`{feature}` of serde_json: `cargo tree -e features -i serde_json`");
+    }
 }
 
 #[test]

@@ -2,9 +2,9 @@
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
-use axum::Json;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
+use rollway_net::Json;
 use serde::Serialize;
 use serde_json::{Value, json};
 

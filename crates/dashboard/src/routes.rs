@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
+use axum::Router;
 use axum::extract::{DefaultBodyLimit, FromRequestParts, Path, Query, Request, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header};
 use axum::middleware::{self, Next};
 use axum::response::{Html, IntoResponse as _, Response};
 use axum::routing::{get, post};
-use axum::{Json, Router};
+use rollway_net::Json;
 use rollway_telemetry::prometheus::{ExpositionFormat, PrometheusExporter};
 use rollway_telemetry::view::{ActionResult, JobView, QUERIES, RunKey, RunQuery, TaskQuery};
 use serde::Deserialize;

@@ -1,8 +1,8 @@
 //! Error responses.
 
-use axum::Json;
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
+use rollway_net::Json;
 use serde_json::json;
 
 use super::server_api::MockApi;

@@ -3,12 +3,12 @@
 use std::io;
 use std::sync::Arc;
 
-use axum::Json;
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures_util::stream;
 use http::{HeaderValue, StatusCode, header};
+use rollway_net::Json;
 use serde_json::Value;
 
 use super::api_error::ApiError;

@@ -8,13 +8,14 @@ mod vllm;
 use std::fmt::Debug;
 use std::sync::Arc;
 
+use axum::Router;
 use axum::extract::{FromRequest, Request, State};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use axum::{Json, Router};
 use http::{HeaderMap, StatusCode, header};
 use rollway_base::ServerKind;
+use rollway_net::Json;
 use serde_json::{Map, Value, json};
 
 pub(super) use self::format::{CREATED, Format};

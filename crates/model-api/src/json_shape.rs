@@ -11,10 +11,6 @@ const ITEM_BYTES: u64 = 64;
 /// Estimated memory of a further key.
 const KEY_BYTES: u64 = 72;
 
-/// Key of an object that `serde_json` replaces by the JSON text in its value, parsed with a new
-/// limit of the depth, if its feature `raw_value` is on, as axum's feature `json` has it.
-const RESERVED_KEY: &str = "$serde_json::private::RawValue";
-
 /// Estimated overhead of the allocation of a string.
 const STRING_BYTES: u64 = 32;
 
@@ -27,8 +23,6 @@ pub struct JsonShape {
     pub depth: u32,
     /// Estimated memory of the parsed values.
     pub bytes: u64,
-    /// True if a string is the reserved key of `serde_json`.
-    pub has_reserved_key: bool,
 }
 
 impl JsonShape {
@@ -40,9 +34,7 @@ impl JsonShape {
             match byte {
                 b'"' => {
                     shape.bytes += STRING_BYTES;
-                    let (text, after) = rest.as_slice().split_at(string_length(rest.as_slice()));
-                    shape.has_reserved_key |= is_reserved(text);
-                    rest = after.iter();
+                    rest = rest.as_slice()[string_length(rest.as_slice())..].iter();
                 }
                 b',' => {
                     shape.nodes += 1;
@@ -63,20 +55,6 @@ impl JsonShape {
     }
 }
 
-/// Returns whether a string with its closing quote is the reserved key, also with escapes.
-fn is_reserved(text: &[u8]) -> bool {
-    let Some(text) = text.strip_suffix(b"\"") else { return false };
-    // An escape is at most six characters for one.
-    if text.len() < RESERVED_KEY.len() || text.len() > 6 * RESERVED_KEY.len() {
-        return false;
-    }
-    if !text.contains(&b'\\') {
-        return text == RESERVED_KEY.as_bytes();
-    }
-    let quoted = [b"\"", text, b"\""].concat();
-    serde_json::from_slice::<String>(&quoted).is_ok_and(|text| text == RESERVED_KEY)
-}
-
 /// Returns the length of a string behind its opening quote, with the closing one.
 fn string_length(text: &[u8]) -> usize {
     let mut at = 0;
@@ -95,7 +73,7 @@ mod tests {
     use proptest::prelude::*;
     use serde_json::Value;
 
-    use super::{JsonShape, RESERVED_KEY};
+    use super::JsonShape;
 
     /// Returns the values and levels of a value.
     fn measured(value: &Value) -> (u64, u32) {
@@ -141,16 +119,6 @@ mod tests {
             let shape = JsonShape::of(&bytes);
             prop_assert!(shape.nodes <= bytes.len() as u64 + 1);
         }
-    }
-
-    #[test]
-    fn the_reserved_key_is_found_however_it_is_written() {
-        for key in [RESERVED_KEY.to_owned(), RESERVED_KEY.replace('$', "\\u0024")] {
-            let text = format!("[{{\"a\": {{\"{key}\" : \"1\"}}}}]");
-            assert!(JsonShape::of(text.as_bytes()).has_reserved_key, "{text}");
-        }
-        let text = format!("{{\"{RESERVED_KEY}s\":1,\"x\\\"\":\"y\"}}");
-        assert!(!JsonShape::of(text.as_bytes()).has_reserved_key, "{text}");
     }
 
     #[test]

@@ -6,18 +6,19 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Router;
 use axum::body::{Body, BodyDataStream};
 use axum::extract::{DefaultBodyLimit, Path, Request, State};
 use axum::http::{StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post, put};
-use axum::{Json, Router};
 use bytes::Bytes;
 use futures_util::StreamExt as _;
 use rollway_base::Secret;
 use rollway_config::SyncMethod;
 use rollway_core::sync::{HeartbeatReply, LeaveReason, MemberRole};
+use rollway_net::Json;
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 

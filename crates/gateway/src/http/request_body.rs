@@ -69,11 +69,6 @@ pub(super) async fn json(
         let limit = limits.json_depth.into();
         return Err(app.too_large(RefusalReason::JsonDepth, found, limit, "json_depth"));
     }
-    if shape.has_reserved_key {
-        let message = "a key of the request body is reserved: `$serde_json::private::RawValue`";
-        let error = CallError::new(ErrorKind::InvalidRequest, message);
-        return Err(app.refuse(RefusalReason::Fields, error));
-    }
     // As received or sent, and as parsed.
     lease.grow_to(shape.bytes + json.len() as u64, by).await.map_err(refused)?;
     Ok(LeasedBody { json, lease })

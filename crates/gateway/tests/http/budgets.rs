@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use reqwest::StatusCode;
+use rollway_experience::Json;
 use rollway_gateway::gateway::{ByteLimits, GatewayLimits, GatewayOptions};
 use rollway_mock_server::MockServerOptions;
 use serde_json::{Value, json};
@@ -52,14 +53,31 @@ async fn deeply_nested_bodies_are_refused() {
     assert_eq!(response.status(), 413);
     assert_eq!(refusals(&world, "json_depth").await, 1.0);
 
-    // Each text would be parsed with a new limit of the depth.
-    for key in ["$serde_json::private::RawValue", "\\u0024serde_json::private::RawValue"] {
-        let content = format!("[{{\"{key}\":\"[]\"}}]");
-        let call = says("x").to_string().replace("\"x\"", &content);
-        let response = run.chat(&Value::Null).body(call).send().await.unwrap();
-        assert_eq!(response.status(), 400, "{key}");
-    }
     assert_eq!(world.control().counts().requests, 0);
+}
+
+/// With its feature `raw_value`, `serde_json` replaces an object with this key by the JSON in its
+/// text, parsed with a new limit of the depth.
+const RAW_VALUE: &str = "$serde_json::private::RawValue";
+
+#[tokio::test]
+async fn json_in_texts_is_not_parsed() {
+    let world = world(|_| {}).await;
+    let run = world.open(1);
+    let deep = format!("{}{}", "[".repeat(120), "]".repeat(120));
+    for key in [RAW_VALUE, "\\u0024serde_json::private::RawValue"] {
+        let metadata = format!("{{\"metadata\":{{\"{key}\":\"{deep}\"}},");
+        let call = says("x").to_string().replacen('{', &metadata, 1);
+        let response = run.chat(&Value::Null).body(call).send().await.unwrap();
+        assert_eq!(response.status(), 200, "{key}");
+    }
+    let sent = world.control().records();
+    assert_eq!(sent.len(), 2);
+    for request in sent {
+        assert_eq!(request.body["metadata"], json!({ RAW_VALUE: deep }));
+    }
+    let info = Json::new(format!("{{\"{RAW_VALUE}\":\"{deep}\"}}")).unwrap();
+    assert_eq!(info.value(), json!({ RAW_VALUE: deep }));
 }
 
 #[tokio::test]

@@ -2,11 +2,12 @@
 
 mod format;
 
+use axum::Router;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use axum::{Json, Router};
 use http::StatusCode;
+use rollway_net::Json;
 use serde_json::{Map, Value, json};
 
 use self::format::{Chat, Generate, SglangStyle};

@@ -2,10 +2,11 @@
 
 mod scale_out;
 
+use axum::Router;
 use axum::extract::{Query, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use axum::{Json, Router};
+use rollway_net::Json;
 use serde::Deserialize;
 use serde_json::{Value, json};
 

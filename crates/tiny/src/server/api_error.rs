@@ -1,8 +1,8 @@
 //! Errors of the HTTP API in vLLM's format.
 
-use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
+use rollway_net::Json;
 use serde_json::json;
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,11 +3,11 @@
 use std::io;
 use std::sync::Arc;
 
-use axum::Json;
 use axum::body::{Body, Bytes};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::{StreamExt as _, future, stream};
+use rollway_net::Json;
 use rollway_tiny_model::Vocabulary;
 use serde_json::{Value, json};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};

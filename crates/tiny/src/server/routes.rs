@@ -4,15 +4,16 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, Query, Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use axum::{Json, Router};
 use parking_lot::Mutex;
 use rollway_base::Secret;
+use rollway_net::Json;
 use rollway_tiny_model::{ModelWeights, Vocabulary};
 use serde::Deserialize;
 use serde_json::{Value, json};

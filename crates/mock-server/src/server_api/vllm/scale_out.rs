@@ -1,11 +1,12 @@
 //! Endpoints that vLLM has when started with `--enable-scale-out`: a chat is rendered to tokens,
 //! tokens are generated from tokens, and the generated tokens are parsed to a chat response.
 
+use axum::Router;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
-use axum::{Json, Router};
 use http::{HeaderMap, StatusCode};
+use rollway_net::Json;
 use serde_json::{Map, Value, json};
 
 use super::super::format::{CREATED, Format, aligned, returned_finish, returned_ids};
