@@ -43,6 +43,7 @@ REQUESTS = [
     ("POST", "/v1/chat/completions", CHAT | {"model": "another"}),
     ("POST", "/pause?mode=keep", {}),
     ("GET", "/is_paused", None),
+    ("GET", "/is_sleeping", None),
     ("POST", "/pause?mode=keep", {}),
     ("POST", "/reset_prefix_cache?reset_running_requests=true", {}),
     (
@@ -70,8 +71,13 @@ REQUESTS = [
     ("POST", "/update_weights", {}),
     ("POST", "/sleep?level=1", None),
     ("GET", "/is_sleeping", None),
+    ("GET", "/is_paused", None),
+    ("POST", "/resume", {}),
+    ("GET", "/is_paused", None),
+    ("GET", "/is_sleeping", None),
     ("POST", "/wake_up", None),
     ("GET", "/is_sleeping", None),
+    ("GET", "/is_paused", None),
 ]
 
 

@@ -105,6 +105,18 @@ impl MockControl {
         self.state.resume();
     }
 
+    /// Puts the server to sleep without a request. It is not paused, as vLLM is if another program
+    /// resumed it while it slept.
+    pub fn fall_asleep(&self) {
+        self.state.gate.send_modify(|gate| gate.asleep = true);
+    }
+
+    /// Wakes the server up without a request.
+    pub fn wake_up(&self) {
+        self.state.gate.send_modify(|gate| gate.asleep = false);
+        self.state.resume();
+    }
+
     pub fn is_healthy(&self) -> bool {
         self.state.lock().healthy
     }

@@ -171,12 +171,30 @@ pub(super) async fn is_paused(
     server: &RegisteredServer,
     timeout: Duration,
 ) -> Result<Option<bool>, ControlError> {
-    let control = server_api(server.spec.engine).weight_control().ok();
-    let Some((control, path)) = control.and_then(|it| Some((it, it.pause_state_path()?))) else {
-        return Ok(None);
-    };
+    let Ok(control) = weight_control(server.spec.engine) else { return Ok(None) };
+    let reply = state(server, control.pause_state_path(), timeout).await?;
+    Ok(reply.and_then(|reply| control.is_paused(&reply)))
+}
+
+/// Returns whether the server sleeps. `None`: the server does not report it.
+pub(super) async fn is_sleeping(
+    server: &RegisteredServer,
+    timeout: Duration,
+) -> Result<Option<bool>, ControlError> {
+    let Ok(control) = weight_control(server.spec.engine) else { return Ok(None) };
+    let reply = state(server, control.sleep_state_path(), timeout).await?;
+    Ok(reply.and_then(|reply| control.is_sleeping(&reply)))
+}
+
+/// Returns the reply of an endpoint that not all servers have.
+async fn state(
+    server: &RegisteredServer,
+    path: Option<&str>,
+    timeout: Duration,
+) -> Result<Option<Value>, ControlError> {
+    let Some(path) = path else { return Ok(None) };
     match request(server, Method::GET, path, None, timeout).await {
-        Ok(reply) => Ok(control.is_paused(&reply)),
+        Ok(reply) => Ok(Some(reply)),
         Err(error) if error.kind == FailureExtent::Refused => Ok(None),
         Err(error) => Err(error),
     }

@@ -1,4 +1,5 @@
-//! Periodic health checks of a server: its health, the version of its weights, and its pause.
+//! Periodic health checks of a server: its health, the version of its weights, its pause
+//! and its sleep.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -29,6 +30,11 @@ pub(super) async fn watch(inner: Weak<ModelsInner>, handle: Arc<ServerHandle>) {
     }
 }
 
+const SLEEPS: &str = "it sleeps: wake it up, on vLLM with POST /wake_up";
+/// vLLM reports a pause as sleep, and sleep as a pause.
+const PAUSED: &str = "it was paused by another program, or sleeps: resume it, on vLLM with \
+    POST /resume, or with POST /wake_up if it sleeps";
+
 async fn check(models: &Arc<ModelsInner>, handle: &ServerHandle) {
     let timeout = models.options.health_timeout;
     let (id, server) = (handle.server.id, &handle.server);
@@ -46,19 +52,24 @@ async fn check(models: &Arc<ModelsInner>, handle: &ServerHandle) {
             false => Some(control::identify(server, timeout).await?),
         };
         let version = control::version(server, timeout).await?;
-        Ok((reply, version, control::is_paused(server, timeout).await?))
+        let is_paused = control::is_paused(server, timeout).await? == Some(true);
+        let is_sleeping = control::is_sleeping(server, timeout).await? == Some(true);
+        Ok((reply, version, is_paused, is_sleeping))
     };
-    let (reply, version, is_paused) = match reply_of_check.await {
+    let (reply, version, is_paused, is_sleeping) = match reply_of_check.await {
         Ok(replies) => replies,
         Err(ControlError { kind, message }) => {
             return models.failed(handle, &message, kind == FailureExtent::Gone);
         }
     };
-    if is_paused == Some(true)
-        && !is_updating(models, handle, marks_before)
-        && let Err(reason) = end_pause(handle, is_new, timeout).await
-    {
-        return models.found_paused(handle, &reason);
+    if (is_paused || is_sleeping) && !is_updating(models, handle, marks_before) {
+        let ended = match is_paused {
+            true => end_pause(handle, is_new, timeout).await,
+            false => Err(SLEEPS.to_owned()),
+        };
+        if let Err(reason) = ended {
+            return models.found_paused(handle, &reason);
+        }
     }
     models.check_passed(handle, reply, &version, marks_before);
 }
@@ -74,16 +85,20 @@ fn is_updating(models: &ModelsInner, handle: &ServerHandle, marks_before: u64) -
 }
 
 /// Resumes a server that an update has left paused, or an earlier process. Others may have been
-/// paused on purpose, such as by a trainer that sends weights itself.
+/// paused on purpose, such as by a trainer that sends weights itself. A server that sleeps is left
+/// asleep: its memory may be in use.
 async fn end_pause(handle: &ServerHandle, is_new: bool, timeout: Duration) -> Result<(), String> {
     let own = handle.info().paused;
     let Some(mode) = own.or_else(|| is_new.then_some(PauseMode::Keep)) else {
-        let message = "it was paused by another program: resume it, on vLLM with POST /resume";
-        return Err(message.to_owned());
+        return Err(PAUSED.to_owned());
     };
     let resumed = control::resume(handle, mode, timeout).await;
     resumed.map_err(|error| format!("it is paused and could not be resumed: {error}"))?;
     handle.info().paused = None;
+    let is_sleeping = control::is_sleeping(&handle.server, timeout).await;
+    if is_sleeping.map_err(|error| error.to_string())? == Some(true) {
+        return Err(SLEEPS.to_owned());
+    }
     tracing::warn!(url = handle.server.spec.url, "a paused server was resumed");
     Ok(())
 }

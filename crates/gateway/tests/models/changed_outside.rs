@@ -49,6 +49,33 @@ async fn a_server_that_is_paused_from_outside_is_not_used() {
     fleet.wait_for(|servers| servers[0].state == ServerState::Running).await;
 }
 
+fn sleeps(state: &ServerState) -> bool {
+    matches!(state, ServerState::Unhealthy(reason) if reason.starts_with("it sleeps"))
+}
+
+#[tokio::test]
+async fn a_server_that_sleeps_is_not_used() {
+    let fleet = Fleet::single(ServerKind::Vllm).await;
+    fleet.control(0).fall_asleep();
+    fleet.wait_for(|servers| sleeps(&servers[0].state)).await;
+    fleet.control(0).wake_up();
+    fleet.wait_for(|servers| servers[0].state == ServerState::Running).await;
+}
+
+#[tokio::test]
+async fn a_server_that_sleeps_from_the_start_is_not_used() {
+    let mut fleet = Fleet::start(ServerKind::Vllm, 0, options()).await;
+    let server = MockServer::start(fleet.mock()).unwrap();
+    // vLLM is paused while it sleeps. It looks like one that an update has left paused.
+    server.control().pause();
+    server.control().fall_asleep();
+    fleet.models.add(spec(ServerKind::Vllm, server.url())).unwrap();
+    fleet.servers.push(server);
+    fleet.wait_for(|servers| sleeps(&servers[0].state)).await;
+    fleet.control(0).wake_up();
+    fleet.wait_for(|servers| servers[0].state == ServerState::Running).await;
+}
+
 #[tokio::test]
 async fn weights_that_are_changed_from_outside_are_noticed() {
     for kind in [ServerKind::Vllm, ServerKind::Sglang] {

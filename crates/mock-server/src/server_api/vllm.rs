@@ -170,7 +170,10 @@ fn default_level() -> u32 {
 }
 
 async fn sleep(State(state): Shared, Query(query): Query<SleepQuery>) -> Json<Value> {
-    state.gate.send_modify(|gate| gate.asleep = true);
+    state.gate.send_modify(|gate| {
+        gate.admitting = false;
+        gate.asleep = true;
+    });
     state.abort(|_| true);
     state.wait_until_idle().await;
     Json(json!({ "status": "sleeping", "level": query.level }))
@@ -178,11 +181,14 @@ async fn sleep(State(state): Shared, Query(query): Query<SleepQuery>) -> Json<Va
 
 async fn wake_up(State(state): Shared) -> Json<Value> {
     state.gate.send_modify(|gate| gate.asleep = false);
+    state.resume();
     Json(json!({ "status": "awake", "tags": null }))
 }
 
 async fn is_sleeping(State(state): Shared) -> Json<Value> {
-    Json(json!({ "is_sleeping": state.gate.borrow().asleep }))
+    let gate = state.gate.borrow();
+    // A pause counts as sleep, as in vLLM.
+    Json(json!({ "is_sleeping": gate.asleep || !gate.admitting }))
 }
 
 async fn abort_requests(State(state): Shared, Body(body): Body) -> Json<Value> {

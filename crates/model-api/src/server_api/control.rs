@@ -119,6 +119,17 @@ pub trait WeightControl: Debug + Send + Sync {
         reply.get("is_paused").and_then(Value::as_bool)
     }
 
+    /// Path that answers `GET` with the sleep state, in which a server has released its memory.
+    /// `None`: the server does not report it.
+    fn sleep_state_path(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// Returns whether a reply of the [path](Self::sleep_state_path) reports sleep.
+    fn is_sleeping(&self, reply: &Value) -> Option<bool> {
+        reply.get("is_sleeping").and_then(Value::as_bool)
+    }
+
     /// Loads weights from a directory into a paused server, and sets their version.
     fn load(&self, path: &str, version: u64) -> Vec<ControlStep>;
 

@@ -175,6 +175,10 @@ impl WeightControl for VllmApi {
         Some("/is_paused")
     }
 
+    fn sleep_state_path(&self) -> Option<&'static str> {
+        Some("/is_sleeping")
+    }
+
     fn load(&self, path: &str, version: u64) -> Vec<ControlStep> {
         let reload = json!({ "method": "reload_weights", "kwargs": { "weights_path": path } });
         let name = json!({ "new_version": version.to_string() });
