@@ -37,12 +37,25 @@ def pytest_runtest_makereport(item, call):
         _RESULTS.add(parameters.get("server_kind", "vllm"), mark.args[0], report.outcome)
 
 
+def pytest_deselected(items):
+    """Notes that a run is a part of the tests, as with `-k`."""
+    _RESULTS.is_complete &= not items
+
+
 @pytest.hookimpl
-def pytest_sessionfinish(session):
-    """Writes the table, if its path is given and a complete run passed."""
+def pytest_sessionfinish(session, exitstatus):
+    """Writes the table: of a complete run that passed to the given path, otherwise to `target`."""
+    if not _RESULTS.rows:
+        return
+    files = {item.path for item in session.items}
+    every = set(pathlib.Path(__file__).parent.glob("test_*.py"))
+    is_complete = _RESULTS.is_complete and exitstatus == pytest.ExitCode.OK and files >= every
     path = os.environ.get("ROLLWAY_SERVER_MATRIX")
-    if path and _RESULTS.rows:
-        pathlib.Path(path).write_text(_RESULTS.page())
+    if not (path and is_complete):
+        target = os.environ.get("CARGO_TARGET_DIR", programs.ROOT / "target")
+        path = pathlib.Path(target, "server-matrix.md")
+    pathlib.Path(path).write_text(_RESULTS.page())
+    print(f"\nresults: {path}")
 
 
 @pytest.fixture
@@ -100,11 +113,11 @@ def server(request, server_kind):
     return request.getfixturevalue({"vllm": "vllm", "llama_cpp": "llama"}[server_kind])
 
 
-def gateway_of(kind: str, url: str) -> Gateway:
-    """Starts a gateway in front of a server, and waits until it uses the server."""
-    gateway = Gateway("--health-interval", HEALTH_INTERVAL, f"{kind}={url}")
-    deadline = time.monotonic() + 60
-    while (server := gateway.server())["state"] != "running":
+def gateway_of(kind: str, url: str, *options: str, state: str = "running") -> Gateway:
+    """Starts a gateway in front of a server, and waits until it found the server in a state."""
+    gateway = Gateway("--health-interval", HEALTH_INTERVAL, *options, f"{kind}={url}")
+    deadline = time.monotonic() + 120
+    while (server := gateway.server())["state"] != state:
         assert time.monotonic() < deadline, server
         time.sleep(0.02)
     return gateway

@@ -24,6 +24,8 @@ class Results:
         self.rows: dict[str, dict[str, str]] = {}
         self.versions: dict[str, str] = {}
         self.figures: dict[str, str] = {}
+        #: False if tests were left out.
+        self.is_complete = True
 
     def add(self, kind: str, capability: str, outcome: str) -> None:
         """Adds an outcome. A failure of one test counts for all of a capability."""
