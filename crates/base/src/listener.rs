@@ -59,6 +59,9 @@ impl ListenerKind {
 pub struct ListenerLimits {
     /// Maximum number of open connections.
     pub connections: usize,
+    /// True if no other listener of the process has many connections. The open files that the
+    /// process may have are then for this one.
+    pub is_main: bool,
     /// Connections beyond the maximum that the service gets, marked as surplus, to refuse them with
     /// a reason. Others are closed at once.
     pub refusable: usize,
@@ -81,6 +84,7 @@ impl ListenerLimits {
     pub const fn of(kind: ListenerKind) -> Self {
         Self {
             connections: kind.default_connections() as usize,
+            is_main: false,
             refusable: 0,
             head_bytes: 64 << 10,
             header_timeout: Duration::from_secs(10),

@@ -48,6 +48,14 @@ pub fn connection_share(kind: ListenerKind, limit: u64) -> u64 {
     share.max(MIN_SHARE)
 }
 
+/// Returns the share of a listener without others beside it that have many connections. An eighth
+/// is left for those of dashboards and metrics.
+pub fn main_connection_share(kind: ListenerKind, limit: u64) -> u64 {
+    let usable = limit.saturating_sub(RESERVED);
+    let descriptors = if kind == ListenerKind::Gateway { 2 } else { 1 };
+    ((usable - usable / 8) / descriptors).max(MIN_SHARE)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -65,6 +73,21 @@ mod tests {
         }
         let sums = connection_share(ListenerKind::Gateway, 1 << 20);
         assert!(sums > u64::from(ListenerKind::Gateway.default_connections()));
+    }
+
+    #[test]
+    fn a_main_listener_has_more_and_leaves_enough_for_small_ones() {
+        for limit in [1024, 20_000, 1 << 20] {
+            let shares = [ListenerKind::Dashboard, ListenerKind::Metrics, ListenerKind::Readers];
+            let small: u64 = shares.map(|kind| connection_share(kind, limit)).iter().sum();
+            for (kind, descriptors) in [(ListenerKind::Gateway, 2), (ListenerKind::MockServer, 1)] {
+                let main = main_connection_share(kind, limit);
+                assert!(main > connection_share(kind, limit));
+                assert!(main * descriptors + small + RESERVED / 2 <= limit);
+            }
+        }
+        assert!(main_connection_share(ListenerKind::MockServer, 20_000) > 10_000);
+        assert!(main_connection_share(ListenerKind::Gateway, 20_000) > 8000);
     }
 
     #[test]

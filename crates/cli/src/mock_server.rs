@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::Args as Arguments;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use rollway_base::ServerKind;
+use rollway_base::listener::{ListenerKind, ListenerLimits};
 use rollway_mock_server::{CompletionLengths, MockServer, MockServerOptions};
 
 use crate::signals::Signals;
@@ -83,7 +84,9 @@ fn server_kinds() -> impl TypedValueParser<Value = ServerKind> {
 
 impl MockServerArgs {
     fn options(&self) -> MockServerOptions {
+        let kind = ListenerKind::MockServer;
         MockServerOptions {
+            listener: ListenerLimits { is_main: true, ..ListenerLimits::of(kind) },
             address: SocketAddr::new(self.host, self.port),
             seed: self.seed,
             model: self.model.clone(),

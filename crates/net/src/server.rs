@@ -64,7 +64,7 @@ impl RunningListener {
         let ListenerOptions { kind, versions, mut limits, tls: identity } = options;
         let (mut address, tcp_address) = (bound.address().clone(), bound.tcp_address());
         if tcp_address.is_some() {
-            limits.connections = connections::allowed(kind, limits.connections);
+            limits.connections = connections::allowed(kind, &limits);
         }
         if let (Some(identity), Address::Tcp(host_port)) = (&identity, &address) {
             let (host_port, fingerprint) = (host_port.clone(), identity.fingerprint());

@@ -91,6 +91,8 @@ impl ServeJob {
             tracing::warn!(key = "explorer.proxy_key_env", "{weakness}");
         }
         options.agent_key = Some(key);
+        // An embedded model has as many connections.
+        options.limits.listener.is_main = embedded.is_empty();
         let (admin_key, admin_key_file) = admin_key(config, &job)?;
         options.admin_key = admin_key;
         let key_file = key_file.filter(|_| config.explorer.authentication);

@@ -41,6 +41,11 @@ impl EmbeddedServers {
         Ok((embedded, specs))
     }
 
+    /// Returns whether no model is embedded.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.tiny.is_empty() && self.echo.is_empty()
+    }
+
     fn model(
         &mut self,
         model: &ModelConfig,
