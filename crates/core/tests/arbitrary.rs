@@ -427,8 +427,8 @@ proptest! {
             core.apply(now, input.clone(), &mut actions);
             memory.note(&actions);
             actions.clear();
-            let over = |event: &CoreEvent| matches!(event, CoreEvent::Over { .. });
-            events += core.drain_events().filter(over).count() as u64;
+            let is_end = |event: &CoreEvent| matches!(event, CoreEvent::RunEnded { .. });
+            events += core.drain_events().filter(is_end).count() as u64;
             let runs = &core.counters().runs;
             let ended = runs.succeeded + runs.failed.total() + runs.cancelled.total();
             prop_assert_eq!(events, ended, "every end of a run is one event");

@@ -13,7 +13,7 @@ use rollway_core::explore::{
 const STYLES: [PlanStyle; 4] =
     [PlanStyle::Fixed, PlanStyle::ExplorerDriven, PlanStyle::TrainerDriven, PlanStyle::FullyAsync];
 
-fn pace(style: PlanStyle) -> PlanConfig {
+fn config(style: PlanStyle) -> PlanConfig {
     PlanConfig {
         style,
         sync_interval: 2,
@@ -31,14 +31,14 @@ fn pace(style: PlanStyle) -> PlanConfig {
 }
 
 /// All configurations that differ in a relevant way.
-fn paces() -> Vec<PlanConfig> {
-    let mut paces = Vec::new();
+fn configs() -> Vec<PlanConfig> {
+    let mut configs = Vec::new();
     for (style, eval_single_version) in STYLES.iter().flat_map(|it| [(*it, true), (*it, false)]) {
         for (sync_interval, sync_offset) in [(1, 0), (1, 1), (2, 0), (2, 1), (3, 2)] {
             for eval_interval in [None, Some(1), Some(2), Some(3)] {
                 for (eval_on_startup, eval_at_end) in [(true, true), (false, true), (true, false)] {
                     for total_steps in [0, 1, 5] {
-                        paces.push(PlanConfig {
+                        configs.push(PlanConfig {
                             sync_interval,
                             sync_offset,
                             eval_interval,
@@ -47,38 +47,38 @@ fn paces() -> Vec<PlanConfig> {
                             eval_single_version,
                             total_steps,
                             max_staleness: Some(sync_offset),
-                            ..pace(style)
+                            ..config(style)
                         });
                     }
                 }
             }
         }
     }
-    paces
+    configs
 }
 
 #[test]
 fn a_crash_after_any_input_changes_nothing() {
-    for pace in paces() {
-        let mut complete = Drive::new(pace.clone());
+    for config in configs() {
+        let mut complete = Drive::new(config.clone());
         complete.finish();
         complete.ended();
         for crash in 0..=complete.facts {
-            let mut drive = Drive::new(pace.clone());
+            let mut drive = Drive::new(config.clone());
             for _ in 0..crash {
                 drive.answer(0);
             }
             drive.crash();
             drive.finish();
             drive.ended();
-            assert_eq!(drive.plan.progress(), complete.plan.progress(), "{pace:?} after {crash}");
+            assert_eq!(drive.plan.progress(), complete.plan.progress(), "{config:?} after {crash}");
         }
     }
 }
 
 #[test]
 fn a_period_begins_together_and_is_finalized_in_order() {
-    let mut drive = Drive::new(pace(PlanStyle::Fixed));
+    let mut drive = Drive::new(config(PlanStyle::Fixed));
     let mut actions = Vec::new();
     while let Some(order) = drive.open.first() {
         actions.push(format!("{order:?}"));
@@ -107,7 +107,7 @@ fn a_period_begins_together_and_is_finalized_in_order() {
 
 #[test]
 fn steps_begin_during_the_first_evaluation() {
-    let mut drive = Drive::new(pace(PlanStyle::Fixed));
+    let mut drive = Drive::new(config(PlanStyle::Fixed));
     drive.answer(0);
     assert_eq!(drive.open, [PlanAction::FinishEval(0), PlanAction::BeginStep(1)]);
     drive.answer(1);
@@ -119,8 +119,9 @@ fn steps_begin_during_the_first_evaluation() {
 #[test]
 fn the_expected_version_depends_on_the_style() {
     let syncs = |style: PlanStyle, sync_offset, lost| {
-        let pace = PlanConfig { sync_offset, eval_interval: None, total_steps: 8, ..pace(style) };
-        let mut drive = Drive::new(pace);
+        let config =
+            PlanConfig { sync_offset, eval_interval: None, total_steps: 8, ..config(style) };
+        let mut drive = Drive::new(config);
         drive.lost = lost;
         let mut syncs = Vec::new();
         while let Some(order) = drive.open.first() {
@@ -147,7 +148,7 @@ fn the_expected_version_depends_on_the_style() {
 #[test]
 fn published_weights_wait_for_the_evaluation_and_the_next_one_for_them() {
     let mut drive =
-        Drive::new(PlanConfig { eval_interval: Some(1), ..pace(PlanStyle::FullyAsync) });
+        Drive::new(PlanConfig { eval_interval: Some(1), ..config(PlanStyle::FullyAsync) });
     drive.answer(0);
     assert_eq!(drive.open, [PlanAction::FinishEval(0), PlanAction::BeginStep(1)]);
     drive.apply(PlanInput::Published(1));
@@ -165,7 +166,7 @@ fn published_weights_wait_for_the_evaluation_and_the_next_one_for_them() {
 #[test]
 fn an_evaluation_delays_neither_published_weights_nor_the_next_period() {
     let mut drive =
-        Drive::new(PlanConfig { eval_single_version: false, ..pace(PlanStyle::FullyAsync) });
+        Drive::new(PlanConfig { eval_single_version: false, ..config(PlanStyle::FullyAsync) });
     drive.answer(0);
     drive.apply(PlanInput::Published(1));
     let open = [PlanAction::FinishEval(0), PlanAction::BeginStep(1), PlanAction::Load];
@@ -173,7 +174,8 @@ fn an_evaluation_delays_neither_published_weights_nor_the_next_period() {
     drive.finish();
     drive.ended();
 
-    let mut drive = Drive::new(PlanConfig { eval_single_version: false, ..pace(PlanStyle::Fixed) });
+    let mut drive =
+        Drive::new(PlanConfig { eval_single_version: false, ..config(PlanStyle::Fixed) });
     let finishes_eval = |order: &PlanAction| matches!(order, PlanAction::FinishEval(_));
     while let Some(at) = drive.open.iter().position(|order| !finishes_eval(order)) {
         drive.answer(at);
@@ -187,13 +189,13 @@ fn an_evaluation_delays_neither_published_weights_nor_the_next_period() {
 #[test]
 fn evaluations_that_never_end_are_not_joined_by_more() {
     for style in STYLES {
-        let pace = PlanConfig {
+        let config = PlanConfig {
             eval_interval: Some(1),
             eval_single_version: false,
             total_steps: 30,
-            ..pace(style)
+            ..config(style)
         };
-        let mut drive = Drive::new(pace);
+        let mut drive = Drive::new(config);
         let finishes_eval = |order: &PlanAction| matches!(order, PlanAction::FinishEval(_));
         while let Some(at) = drive.open.iter().position(|order| !finishes_eval(order)) {
             drive.answer(at);
@@ -207,9 +209,9 @@ fn evaluations_that_never_end_are_not_joined_by_more() {
 
 #[test]
 fn a_step_that_would_be_stale_waits_for_weights() {
-    let pace =
-        PlanConfig { max_staleness: Some(1), eval_interval: None, ..pace(PlanStyle::FullyAsync) };
-    let mut drive = Drive::new(pace);
+    let config =
+        PlanConfig { max_staleness: Some(1), eval_interval: None, ..config(PlanStyle::FullyAsync) };
+    let mut drive = Drive::new(config);
     drive.answer(0);
     drive.answer(1);
     assert_eq!(drive.open, [PlanAction::FinalizeStep(1)], "the window is full");
@@ -226,13 +228,13 @@ fn a_step_that_would_be_stale_waits_for_weights() {
 
 #[test]
 fn the_bound_is_exceeded_only_for_a_waiting_trainer() {
-    let pace =
-        PlanConfig { max_staleness: Some(0), eval_interval: None, ..pace(PlanStyle::FullyAsync) };
-    let mut drive = Drive::new(pace.clone());
+    let config =
+        PlanConfig { max_staleness: Some(0), eval_interval: None, ..config(PlanStyle::FullyAsync) };
+    let mut drive = Drive::new(config.clone());
     drive.finish();
     drive.ended();
     assert_eq!(drive.plan.forced(), 0, "complete batches are trained on at once");
-    let mut drive = Drive::new(pace);
+    let mut drive = Drive::new(config);
     drive.lost = 1;
     drive.finish();
     drive.ended();
@@ -241,10 +243,10 @@ fn the_bound_is_exceeded_only_for_a_waiting_trainer() {
 
 #[test]
 fn experiences_of_other_explorers_make_steps_staler() {
-    let pace =
-        PlanConfig { max_staleness: Some(1), eval_interval: None, ..pace(PlanStyle::FullyAsync) };
+    let config =
+        PlanConfig { max_staleness: Some(1), eval_interval: None, ..config(PlanStyle::FullyAsync) };
     let actions = |facts: &[PlanInput]| {
-        let mut plan = Plan::new(pace.clone(), PlanProgress::default());
+        let mut plan = Plan::new(config.clone(), PlanProgress::default());
         plan.apply(PlanInput::OthersSubmitted(0));
         facts.iter().for_each(|fact| plan.apply(fact.clone()));
         plan.actions()
@@ -262,7 +264,7 @@ fn experiences_of_other_explorers_make_steps_staler() {
         [PlanAction::BeginStep(1)]
     );
     // The experiences of these versions came from other explorers.
-    let mut plan = Plan::new(pace, PlanProgress::default());
+    let mut plan = Plan::new(config, PlanProgress::default());
     plan.apply(PlanInput::Loaded(5));
     assert_eq!(plan.actions(), [PlanAction::BeginStep(1)]);
     plan.apply(PlanInput::Begun(1));
@@ -287,15 +289,15 @@ fn common_divisor(mut one: u64, mut other: u64) -> u64 {
 #[test]
 fn the_least_staleness_can_be_kept_and_a_smaller_one_cannot() {
     for (step_experiences, train_batch_size) in [(8, 8), (8, 16), (16, 8), (6, 4), (7, 3), (3, 7)] {
-        let pace = PlanConfig {
+        let config = PlanConfig {
             step_experiences,
             train_batch_size,
             eval_interval: None,
             total_steps: 30,
-            ..pace(PlanStyle::FullyAsync)
+            ..config(PlanStyle::FullyAsync)
         };
         let forced = |max_staleness| {
-            let mut drive = Drive::new(PlanConfig { max_staleness, ..pace.clone() });
+            let mut drive = Drive::new(PlanConfig { max_staleness, ..config.clone() });
             drive.finish();
             drive.ended();
             drive.plan.forced()
@@ -310,15 +312,15 @@ fn the_least_staleness_can_be_kept_and_a_smaller_one_cannot() {
 #[test]
 fn missing_tasks_and_a_trainer_that_is_done_end_the_job_in_order() {
     for style in STYLES {
-        let pace = PlanConfig { total_steps: 100, ..pace(style) };
-        let mut drive = Drive::new(pace.clone());
+        let config = PlanConfig { total_steps: 100, ..config(style) };
+        let mut drive = Drive::new(config.clone());
         drive.tasks = 6;
         drive.finish();
         drive.ended();
         assert_eq!(drive.finalized, 6, "{style:?}");
         assert!(drive.closed);
 
-        let mut drive = Drive::new(pace.clone());
+        let mut drive = Drive::new(config.clone());
         drive.train_steps = 4;
         drive.finish();
         drive.ended();
@@ -326,7 +328,7 @@ fn missing_tasks_and_a_trainer_that_is_done_end_the_job_in_order() {
             assert_eq!(drive.finalized, 4, "{style:?}");
         }
 
-        let mut drive = Drive::new(pace);
+        let mut drive = Drive::new(config);
         drive.answer(0);
         drive.answer(1);
         drive.apply(PlanInput::TrainerDone);
@@ -338,7 +340,7 @@ fn missing_tasks_and_a_trainer_that_is_done_end_the_job_in_order() {
 
 #[test]
 fn a_stop_waits_only_for_open_submissions() {
-    let mut drive = Drive::new(pace(PlanStyle::Fixed));
+    let mut drive = Drive::new(config(PlanStyle::Fixed));
     drive.answer(0);
     drive.apply(PlanInput::Stopped);
     assert!(!drive.plan.is_over(), "step 1 is being submitted");
@@ -356,9 +358,9 @@ fn a_stop_waits_only_for_open_submissions() {
 #[test]
 fn a_half_submitted_step_is_submitted_again_in_any_case() {
     for style in STYLES {
-        let mut plan = Plan::new(pace(style), PlanProgress::default());
+        let mut plan = Plan::new(config(style), PlanProgress::default());
         assert_eq!(plan.actions(), [PlanAction::Evaluate(0)]);
-        let mut plan = Plan::new(pace(style), plan.progress().clone());
+        let mut plan = Plan::new(config(style), plan.progress().clone());
         plan.apply(PlanInput::Published(3));
         assert_eq!(
             plan.actions(),
@@ -367,7 +369,7 @@ fn a_half_submitted_step_is_submitted_again_in_any_case() {
         );
         plan.apply(PlanInput::EvalBegun(0));
         assert_eq!(plan.actions(), [PlanAction::FinishEval(0), PlanAction::BeginStep(1)]);
-        let mut plan = Plan::new(pace(style), plan.progress().clone());
+        let mut plan = Plan::new(config(style), plan.progress().clone());
         plan.apply(PlanInput::TrainerDone);
         assert_eq!(
             plan.actions(),
@@ -382,10 +384,10 @@ fn a_half_submitted_step_is_submitted_again_in_any_case() {
 #[test]
 fn an_extended_job_continues() {
     for style in STYLES {
-        let mut drive = Drive::new(pace(style));
+        let mut drive = Drive::new(config(style));
         drive.finish();
         drive.ended();
-        drive.pace.total_steps = 7;
+        drive.config.total_steps = 7;
         drive.closed = false;
         drive.trainer_done = false;
         drive.crash();
@@ -395,7 +397,7 @@ fn an_extended_job_continues() {
     }
 }
 
-fn any_pace() -> impl Strategy<Value = PlanConfig> {
+fn any_config() -> impl Strategy<Value = PlanConfig> {
     let steps = (1..4u64, 0..3u64, 1..4u64, 0..12u64);
     let evals = (prop::option::of(1..4u64), any::<bool>(), any::<bool>(), any::<bool>());
     let sizes = (prop::option::of(0..3u64), 1..20u64, 1..20u64);
@@ -445,18 +447,18 @@ proptest! {
 
     #[test]
     fn everything_happens_exactly_once(
-        pace in any_pace(),
+        config in any_config(),
         moves in moves(),
         lost in 0..3u64,
         tasks in prop_oneof![Just(u64::MAX), 0..8u64],
         train_steps in prop_oneof![Just(u64::MAX), 1..8u64],
     ) {
-        let mut drive = Drive::new(pace);
+        let mut drive = Drive::new(config);
         (drive.lost, drive.tasks, drive.train_steps) = (lost, tasks, train_steps);
         for one in moves {
             match one {
                 Move::Answer(choice) if !drive.open.is_empty() => drive.answer(choice),
-                Move::Publish if drive.pace.style == PlanStyle::FullyAsync => {
+                Move::Publish if drive.config.style == PlanStyle::FullyAsync => {
                     // Known versions are not announced again.
                     let reached = drive.reached();
                     drive.plan.apply(PlanInput::Published(reached));
@@ -489,11 +491,11 @@ proptest! {
 
     #[test]
     fn invalid_inputs_are_counted_and_change_nothing(
-        pace in any_pace(),
+        config in any_config(),
         progress in any_progress(),
         facts in prop::collection::vec(any_fact(), 0..40),
     ) {
-        let mut plan = Plan::new(pace, progress);
+        let mut plan = Plan::new(config, progress);
         for fact in facts {
             let (before, ignored) = (plan.progress().clone(), plan.ignored());
             plan.apply(fact);

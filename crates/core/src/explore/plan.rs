@@ -11,7 +11,7 @@ use super::{PlanAction, PlanInput, SyncResult};
 ///     Plan, PlanAction, PlanConfig, PlanInput, PlanProgress, PlanStyle, SyncResult,
 /// };
 ///
-/// let pace = PlanConfig {
+/// let config = PlanConfig {
 ///     style: PlanStyle::Fixed,
 ///     sync_interval: 1,
 ///     sync_offset: 0,
@@ -25,7 +25,7 @@ use super::{PlanAction, PlanInput, SyncResult};
 ///     eval_single_version: false,
 ///     total_steps: 2,
 /// };
-/// let mut plan = Plan::new(pace, PlanProgress::default());
+/// let mut plan = Plan::new(config, PlanProgress::default());
 /// assert_eq!(plan.actions(), [PlanAction::BeginStep(1)]);
 /// plan.apply(PlanInput::Begun(1));
 /// assert_eq!(plan.actions(), [PlanAction::FinalizeStep(1)]);
@@ -39,9 +39,9 @@ use super::{PlanAction, PlanInput, SyncResult};
 /// plan continues from it and repeats actions that may be half done.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    pace: PlanConfig,
+    config: PlanConfig,
     progress: PlanProgress,
-    at: PlanPosition,
+    open: OpenActions,
     /// Newest published version.
     published: u64,
     /// Step that begins regardless of staleness, because the trainer waits for it.
@@ -54,19 +54,19 @@ pub struct Plan {
 
 /// Actions without a result yet.
 #[derive(Clone, Debug, Default)]
-struct PlanPosition {
+struct OpenActions {
     /// True if this process has emitted the action for `Progress::beginning` or
     /// `Progress::evaluating`.
     begin: bool,
     evaluate: bool,
     finalize: Option<u64>,
     finish_eval: Option<u64>,
-    weights: Option<Weights>,
+    weights: Option<WeightAction>,
 }
 
 /// Open action that changes weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Weights {
+enum WeightAction {
     Sync(u64),
     Load,
     Close,
@@ -77,13 +77,13 @@ impl Plan {
     /// previous process are emitted again.
     ///
     /// After a restart, the servers must have `progress.version`, or [`PlanInput::Loaded`] follows.
-    pub fn new(pace: PlanConfig, mut progress: PlanProgress) -> Self {
+    pub fn new(config: PlanConfig, mut progress: PlanProgress) -> Self {
         progress.repair();
         Self {
-            pace,
+            config,
             published: progress.version,
             progress,
-            at: PlanPosition::default(),
+            open: OpenActions::default(),
             forced: None,
             stopped: false,
             ended: false,
@@ -100,7 +100,7 @@ impl Plan {
     /// Returns whether nothing is left to do: the job is complete, or the explorer was stopped and
     /// no submission is open.
     pub const fn is_over(&self) -> bool {
-        self.ended || (self.stopped && !self.at.begin && !self.at.evaluate)
+        self.ended || (self.stopped && !self.open.begin && !self.open.evaluate)
     }
 
     /// Returns the number of inputs that were ignored because they contradict the state.
@@ -117,7 +117,7 @@ impl Plan {
     /// Returns the last step of the job, as far as known.
     pub fn last_step(&self) -> u64 {
         let last = self.progress.last.unwrap_or(u64::MAX);
-        last.min(self.pace.total_steps).max(self.progress.begun)
+        last.min(self.config.total_steps).max(self.progress.begun)
     }
 
     /// Returns the number of experiences that this explorer has submitted, including the expected
@@ -125,19 +125,19 @@ impl Plan {
     pub fn submitted(&self) -> u64 {
         let PlanProgress { begun, beginning, finalized, delivered, .. } = self.progress;
         let steps = begun - finalized + u64::from(beginning.is_some());
-        delivered.saturating_add(steps.saturating_mul(self.pace.step_experiences.max(1)))
+        delivered.saturating_add(steps.saturating_mul(self.config.step_experiences.max(1)))
     }
 
     /// Returns the version that the trainer is expected to publish with the experiences of this
     /// explorer: the target of [`PlanAction::FinishTraining`] while other explorers continue. The
     /// last explorer waits until the trainer is done.
     pub fn expected(&self) -> u64 {
-        self.pace.published(self.progress.delivered)
+        self.config.published(self.progress.delivered)
     }
 
     /// Applies an input. An input that contradicts the state is ignored and counted.
-    pub fn apply(&mut self, fact: PlanInput) {
-        if !self.accept(fact) {
+    pub fn apply(&mut self, input: PlanInput) {
+        if !self.accept(input) {
             self.ignored += 1;
         }
     }
@@ -145,41 +145,41 @@ impl Plan {
     /// Returns the actions that are possible now; every action is returned once.
     pub fn actions(&mut self) -> Vec<PlanAction> {
         let mut actions = Vec::new();
-        while let Some(order) = self.next() {
-            self.note(order);
-            actions.push(order);
+        while let Some(action) = self.next() {
+            self.note(action);
+            actions.push(action);
         }
         actions
     }
 
-    fn accept(&mut self, fact: PlanInput) -> bool {
-        match fact {
+    fn accept(&mut self, input: PlanInput) -> bool {
+        match input {
             PlanInput::Begun(step) => {
-                let accepted = self.at.begin && clear_if(&mut self.progress.beginning, step);
+                let accepted = self.open.begin && clear_if(&mut self.progress.beginning, step);
                 if accepted {
-                    self.at.begin = false;
+                    self.open.begin = false;
                     self.progress.begun = step;
                 }
                 accepted
             }
             PlanInput::Exhausted => {
-                let answered = std::mem::take(&mut self.at.begin);
+                let answered = std::mem::take(&mut self.open.begin);
                 if answered {
                     self.progress.beginning = None;
                 }
                 self.end_early() || answered
             }
             PlanInput::Finalized { step, delivered } => {
-                let accepted = clear_if(&mut self.at.finalize, step);
+                let accepted = clear_if(&mut self.open.finalize, step);
                 if accepted {
-                    self.progress.finalize(&self.pace, delivered);
+                    self.progress.finalize(&self.config, delivered);
                 }
                 accepted
             }
             PlanInput::EvalBegun(step) => {
-                let accepted = self.at.evaluate && clear_if(&mut self.progress.evaluating, step);
+                let accepted = self.open.evaluate && clear_if(&mut self.progress.evaluating, step);
                 if accepted {
-                    self.at.evaluate = false;
+                    self.open.evaluate = false;
                     self.progress.evals.push(step);
                     self.progress.evaluated = Some(step);
                     self.progress.evaluated_version = self.progress.version;
@@ -187,7 +187,7 @@ impl Plan {
                 accepted
             }
             PlanInput::EvalFinished(step) => {
-                let accepted = clear_if(&mut self.at.finish_eval, step);
+                let accepted = clear_if(&mut self.open.finish_eval, step);
                 self.progress.evals.retain(|eval| !accepted || *eval != step);
                 accepted
             }
@@ -203,12 +203,12 @@ impl Plan {
     }
 
     fn synced(&mut self, result: SyncResult) -> bool {
-        let (closing, step) = match self.at.weights {
-            Some(Weights::Sync(step)) => (false, step),
-            Some(Weights::Close) => (true, self.last_step()),
-            Some(Weights::Load) | None => return false,
+        let (closing, step) = match self.open.weights {
+            Some(WeightAction::Sync(step)) => (false, step),
+            Some(WeightAction::Close) => (true, self.last_step()),
+            Some(WeightAction::Load) | None => return false,
         };
-        self.at.weights = None;
+        self.open.weights = None;
         self.progress.synced = step;
         let newer = match result {
             SyncResult::Version(version) | SyncResult::TrainerDone(version) => {
@@ -220,7 +220,7 @@ impl Plan {
             self.progress.closed = Some(step);
         } else if matches!(result, SyncResult::TrainerDone(_)) {
             self.end_early();
-        } else if !newer && !self.pace.has_periods() {
+        } else if !newer && !self.config.has_periods() {
             // Trainer and explorer would wait for each other: one step begins, however stale.
             self.forced = Some(self.progress.begun + 1);
         }
@@ -228,9 +228,9 @@ impl Plan {
     }
 
     fn loaded(&mut self, version: u64) -> bool {
-        let answered = self.at.weights == Some(Weights::Load);
+        let answered = self.open.weights == Some(WeightAction::Load);
         if answered {
-            self.at.weights = None;
+            self.open.weights = None;
             // The newest version that could be loaded.
             self.published = version.max(self.progress.version);
         }
@@ -244,23 +244,23 @@ impl Plan {
         first
     }
 
-    fn note(&mut self, order: PlanAction) {
-        match order {
+    fn note(&mut self, action: PlanAction) {
+        match action {
             PlanAction::BeginStep(step) => {
-                self.at.begin = true;
+                self.open.begin = true;
                 self.forced = None;
                 let again = self.progress.beginning.replace(step).is_some();
                 self.forced_steps += u64::from(!again && !self.is_fresh());
             }
-            PlanAction::FinalizeStep(step) => self.at.finalize = Some(step),
+            PlanAction::FinalizeStep(step) => self.open.finalize = Some(step),
             PlanAction::Evaluate(step) => {
-                self.at.evaluate = true;
+                self.open.evaluate = true;
                 self.progress.evaluating = Some(step);
             }
-            PlanAction::FinishEval(step) => self.at.finish_eval = Some(step),
-            PlanAction::Sync { step, .. } => self.at.weights = Some(Weights::Sync(step)),
-            PlanAction::Load => self.at.weights = Some(Weights::Load),
-            PlanAction::FinishTraining => self.at.weights = Some(Weights::Close),
+            PlanAction::FinishEval(step) => self.open.finish_eval = Some(step),
+            PlanAction::Sync { step, .. } => self.open.weights = Some(WeightAction::Sync(step)),
+            PlanAction::Load => self.open.weights = Some(WeightAction::Load),
+            PlanAction::FinishTraining => self.open.weights = Some(WeightAction::Close),
             PlanAction::End => self.ended = true,
         }
     }
@@ -279,36 +279,36 @@ impl Plan {
     }
 
     fn finish_eval(&self) -> Option<PlanAction> {
-        if self.at.finish_eval.is_some() {
+        if self.open.finish_eval.is_some() {
             return None;
         }
         let step = *self.progress.evals.first()?;
         let PlanProgress { begun, finalized, .. } = self.progress;
         // An evaluated step that is not in flight is the last one, of this job or of a shorter one.
         let in_flight = finalized < step && step <= begun;
-        let now = !self.pace.has_periods() || !in_flight;
+        let now = !self.config.has_periods() || !in_flight;
         now.then_some(PlanAction::FinishEval(step))
     }
 
     fn finalize(&self) -> Option<PlanAction> {
         let PlanProgress { begun, finalized, .. } = self.progress;
-        if self.at.finalize.is_some() || finalized >= begun {
+        if self.open.finalize.is_some() || finalized >= begun {
             return None;
         }
         let submitting = self.progress.beginning.is_some() || self.eval_is_coming();
-        let waits = self.pace.has_periods() && (submitting || begun < self.period_end());
+        let waits = self.config.has_periods() && (submitting || begun < self.period_end());
         (!waits).then_some(PlanAction::FinalizeStep(finalized + 1))
     }
 
     fn load(&self) -> Option<PlanAction> {
         // After the last step `Close` loads.
         let needed = self.progress.finalized < self.last_step() || self.due().is_some();
-        let wanted = !self.pace.has_periods() && self.has_offer() && needed;
+        let wanted = !self.config.has_periods() && self.has_offer() && needed;
         (wanted && self.weights_are_free()).then_some(PlanAction::Load)
     }
 
     fn evaluate(&self) -> Option<PlanAction> {
-        if self.at.evaluate || self.at.weights.is_some() {
+        if self.open.evaluate || self.open.weights.is_some() {
             return None;
         }
         if let Some(again) = self.progress.evaluating {
@@ -319,7 +319,7 @@ impl Plan {
         }
         // With `fully_async`, published weights go first: evaluations in quick succession would
         // delay them indefinitely.
-        let is_offered = !self.pace.has_periods() && self.has_offer();
+        let is_offered = !self.config.has_periods() && self.has_offer();
         if is_offered || self.is_full_of_evals() {
             return None;
         }
@@ -329,20 +329,20 @@ impl Plan {
     /// Returns whether the next evaluation in the loop waits for the end of another.
     fn is_full_of_evals(&self) -> bool {
         let PlanProgress { evals, finalized, .. } = &self.progress;
-        let active = match (self.pace.has_periods(), self.pace.eval_single_version) {
+        let active = match (self.config.has_periods(), self.config.eval_single_version) {
             // A period ends with the end of its evaluations.
             (true, true) => return false,
             // Those of the current period end only after its steps, which wait for the next one.
             (true, false) => evals.iter().filter(|step| **step <= *finalized).count(),
             (false, _) => evals.len(),
         };
-        active as u64 >= self.pace.max_inflight.max(1)
+        active as u64 >= self.config.max_inflight.max(1)
     }
 
     fn begin(&self) -> Option<PlanAction> {
         let PlanProgress { begun, finalized, synced, .. } = self.progress;
         let step = begun + 1;
-        if self.at.begin || self.at.evaluate {
+        if self.open.begin || self.open.evaluate {
             return None;
         }
         if let Some(again) = self.progress.beginning {
@@ -352,10 +352,10 @@ impl Plan {
             return None;
         }
         let due = self.due();
-        let now = if self.pace.has_periods() {
-            due.is_none() && self.at.weights.is_none() && begun < self.pace.sync_after(synced)
+        let now = if self.config.has_periods() {
+            due.is_none() && self.open.weights.is_none() && begun < self.config.sync_after(synced)
         } else {
-            let window = self.pace.max_inflight.max(1);
+            let window = self.config.max_inflight.max(1);
             // An evaluation that waits for weights may be late by at most one window.
             let lag = due.map_or(0, |eval| step - eval);
             due != Some(0) && begun - finalized < window && lag < window && self.is_fresh()
@@ -368,16 +368,16 @@ impl Plan {
         if !self.is_idle() || begun != finalized || begun >= self.last_step() {
             return None;
         }
-        let at_least = if self.pace.has_periods() {
+        let at_least = if self.config.has_periods() {
             if begun < self.period_end() {
                 return None;
             }
-            self.progress.expected(&self.pace)
+            self.progress.expected(&self.config)
         } else {
             if self.is_fresh() {
                 return None;
             }
-            self.pace.oldest(self.progress.submitted_next(&self.pace))
+            self.config.oldest(self.progress.submitted_next(&self.config))
         };
         Some(PlanAction::Sync { step: finalized, at_least })
     }
@@ -396,7 +396,7 @@ impl Plan {
 
     /// Returns the last step of the current period.
     fn period_end(&self) -> u64 {
-        self.pace.sync_after(self.progress.synced).min(self.last_step())
+        self.config.sync_after(self.progress.synced).min(self.last_step())
     }
 
     /// Returns the next step whose evaluations are to be submitted in the loop.
@@ -406,14 +406,15 @@ impl Plan {
             return None;
         }
         let fresh = evaluated.is_none() && begun == 0 && beginning.is_none();
-        if fresh && self.pace.eval_on_startup && self.pace.eval_interval.is_some() {
+        if fresh && self.config.eval_on_startup && self.config.eval_interval.is_some() {
             return Some(0);
         }
         // Steps that passed without evaluation, as after a change of the interval, are skipped.
-        let window = self.pace.max_inflight.max(1);
-        let passed = if self.pace.has_periods() { finalized } else { begun.saturating_sub(window) };
-        let due = self.pace.eval_after(evaluated.unwrap_or(0).max(passed))?;
-        let replaced = self.pace.eval_at_end && due == self.last_step();
+        let window = self.config.max_inflight.max(1);
+        let passed =
+            if self.config.has_periods() { finalized } else { begun.saturating_sub(window) };
+        let due = self.config.eval_after(evaluated.unwrap_or(0).max(passed))?;
+        let replaced = self.config.eval_at_end && due == self.last_step();
         (due <= begun && !replaced).then_some(due)
     }
 
@@ -424,7 +425,10 @@ impl Plan {
     /// Returns the step under which the last weights are evaluated, if that is still open.
     fn final_eval(&self) -> Option<u64> {
         let PlanProgress { evaluated, evaluated_version, version, begun, .. } = self.progress;
-        if !self.pace.eval_at_end || self.pace.eval_interval.is_none() || evaluated > Some(begun) {
+        if !self.config.eval_at_end
+            || self.config.eval_interval.is_none()
+            || evaluated > Some(begun)
+        {
             return None;
         }
         if evaluated < Some(begun) {
@@ -445,29 +449,29 @@ impl Plan {
 
     /// Returns whether the next step may begin with the current weights.
     fn is_fresh(&self) -> bool {
-        let oldest = self.pace.oldest(self.progress.submitted_next(&self.pace));
+        let oldest = self.config.oldest(self.progress.submitted_next(&self.config));
         self.forced == Some(self.progress.begun + 1) || self.progress.version >= oldest
     }
 
     /// Returns whether weights may change: no change is active, no evaluation is being submitted,
     /// and none needs the current weights.
     fn weights_are_free(&self) -> bool {
-        let needed = self.pace.eval_single_version && !self.progress.evals.is_empty();
-        self.at.weights.is_none() && self.progress.evaluating.is_none() && !needed
+        let needed = self.config.eval_single_version && !self.progress.evals.is_empty();
+        self.open.weights.is_none() && self.progress.evaluating.is_none() && !needed
     }
 
     /// Returns whether nothing is active or due that a weight sync would have to wait for.
     fn is_idle(&self) -> bool {
-        let finalizing = self.progress.beginning.is_some() || self.at.finalize.is_some();
+        let finalizing = self.progress.beginning.is_some() || self.open.finalize.is_some();
         self.weights_are_free() && !finalizing && self.due().is_none()
     }
 }
 
 /// Clears the value if it equals `step`, and returns whether it did.
-fn clear_if(order: &mut Option<u64>, step: u64) -> bool {
-    let matching = *order == Some(step);
+fn clear_if(open: &mut Option<u64>, step: u64) -> bool {
+    let matching = *open == Some(step);
     if matching {
-        *order = None;
+        *open = None;
     }
     matching
 }

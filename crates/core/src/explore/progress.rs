@@ -53,28 +53,28 @@ impl PlanProgress {
     }
 
     /// Counts the next step as finalized.
-    pub(super) fn finalize(&mut self, pace: &PlanConfig, delivered: u64) {
+    pub(super) fn finalize(&mut self, config: &PlanConfig, delivered: u64) {
         self.finalized += 1;
         self.delivered = self.delivered.saturating_add(delivered);
-        if pace.style == PlanStyle::Fixed {
+        if config.style == PlanStyle::Fixed {
             self.ahead.push(delivered);
-            let keep = usize::try_from(pace.sync_offset).unwrap_or(usize::MAX);
+            let keep = usize::try_from(config.sync_offset).unwrap_or(usize::MAX);
             self.ahead.drain(..self.ahead.len().saturating_sub(keep));
         }
     }
 
     /// Returns the version to wait for: the one that the trainer can reach with its experiences.
-    pub(super) fn expected(&self, pace: &PlanConfig) -> u64 {
-        match pace.style {
+    pub(super) fn expected(&self, config: &PlanConfig) -> u64 {
+        match config.style {
             PlanStyle::Fixed => {
-                let keep = usize::try_from(pace.sync_offset).unwrap_or(usize::MAX);
+                let keep = usize::try_from(config.sync_offset).unwrap_or(usize::MAX);
                 let ahead = self.ahead.iter().rev().take(keep);
                 let counted = ahead.fold(self.delivered, |left, one| left.saturating_sub(*one));
-                pace.published(counted)
+                config.published(counted)
             }
             // The trainer publishes on request: any newer version, if it has enough experiences.
             PlanStyle::ExplorerDriven => {
-                let reached = pace.train_steps(self.delivered);
+                let reached = config.train_steps(self.delivered);
                 if reached > self.version { self.version + 1 } else { 0 }
             }
             PlanStyle::TrainerDriven | PlanStyle::FullyAsync => 0,
@@ -82,11 +82,11 @@ impl PlanProgress {
     }
 
     /// Returns the number of submitted experiences after one more step has begun.
-    pub(super) fn submitted_next(&self, pace: &PlanConfig) -> u64 {
+    pub(super) fn submitted_next(&self, config: &PlanConfig) -> u64 {
         let steps = self.begun - self.finalized + 1;
-        let inflight = steps.saturating_mul(pace.step_experiences.max(1));
+        let inflight = steps.saturating_mul(config.step_experiences.max(1));
         // Everything that was trained on was submitted, by this or another explorer.
-        let trained = self.version.saturating_mul(pace.train_batch_size.max(1));
+        let trained = self.version.saturating_mul(config.train_batch_size.max(1));
         let known = self.delivered.saturating_add(self.submitted_by_others);
         known.max(trained).saturating_add(inflight)
     }

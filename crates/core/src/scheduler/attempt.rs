@@ -112,10 +112,10 @@ impl Core {
             return;
         };
         let (key, id) = (attempt.batch, attempt.task);
-        let most = self.config.limits.payload_bytes_per_run;
-        if let Some(large) = payload.filter(|payload| payload.bytes > most) {
+        let limit = self.config.limits.payload_bytes_per_run;
+        if let Some(large) = payload.filter(|payload| payload.bytes > limit) {
             let message = format!(
-                "payload of {} bytes exceeds the limit of {most} \
+                "payload of {} bytes exceeds the limit of {limit} \
                  (explorer.limits.payload_bytes_per_run)",
                 large.bytes
             );
@@ -163,10 +163,10 @@ impl Core {
         slot.message = None;
         self.enter_idle_or_retire(runner);
         if let Some(cancel) = cancel {
-            return self.settle_cancelled(&attempt, cancel, runner);
+            return self.end_cancelled_attempt(&attempt, cancel, runner);
         }
         let message = "the attempt ended without a report about the run";
-        self.settle(&attempt, FailureKind::RunnerLost, message.into(), runner);
+        self.end_failed_attempt(&attempt, FailureKind::RunnerLost, message.into(), runner);
     }
 
     /// Records the duration of an attempt whose runs all succeeded, for the dynamic timeout.
@@ -185,7 +185,7 @@ impl Core {
     }
 
     /// Ends an attempt: its open runs fail with `kind`.
-    pub(crate) fn settle(
+    pub(crate) fn end_failed_attempt(
         &mut self,
         attempt: &SlotAttempt,
         kind: FailureKind,
@@ -193,33 +193,33 @@ impl Core {
         runner: RunnerId,
     ) {
         // With sequential execution only the first open run can be the cause.
-        let most = if self.config.runs_in_turn { 1 } else { usize::MAX };
-        self.end_attempt(attempt, most, Some((kind, message)), runner);
+        let max_charged = if self.config.runs_in_turn { 1 } else { usize::MAX };
+        self.end_attempt(attempt, max_charged, Some((kind, message)), runner);
     }
 
     /// Ends the attempt of a runner that was lost because of another one: its open runs are retried
     /// uncharged.
-    pub(crate) fn settle_uncharged(&mut self, attempt: &SlotAttempt, runner: RunnerId) {
+    pub(crate) fn end_uncharged_attempt(&mut self, attempt: &SlotAttempt, runner: RunnerId) {
         self.end_attempt(attempt, 0, None, runner);
     }
 
-    /// Ends an attempt: at most `most` of its open runs fail with `failure`, the others are retried
-    /// uncharged.
+    /// Ends an attempt: at most `max_charged` of its open runs fail with `failure`, the others are
+    /// retried uncharged.
     fn end_attempt(
         &mut self,
         attempt: &SlotAttempt,
-        most: usize,
+        max_charged: usize,
         failure: Option<(FailureKind, Arc<str>)>,
         runner: RunnerId,
     ) {
         self.counters.attempts_ended += 1;
-        let left = self.left_behind(attempt);
+        let open = self.open_runs(attempt);
         let Some(batch) = self.batches.get_mut(&attempt.batch) else { return };
         batch.attempts -= 1;
         if attempt.left > 0 {
             self.note_seconds(attempt);
         }
-        let (charged, uncharged) = left.split_at(left.len().min(most));
+        let (charged, uncharged) = open.split_at(open.len().min(max_charged));
         let (key, task) = (attempt.batch, attempt.task);
         self.requeue(key, task, uncharged, std::time::Duration::ZERO, runner);
         if let Some((kind, message)) = failure {
@@ -229,7 +229,7 @@ impl Core {
     }
 
     /// Ends an attempt that was cancelled, now that no runner executes it.
-    pub(crate) fn settle_cancelled(
+    pub(crate) fn end_cancelled_attempt(
         &mut self,
         attempt: &SlotAttempt,
         cancel: AttemptCancelReason,
@@ -248,10 +248,11 @@ impl Core {
                 (FailureKind::RunnerLost, format!("runner {runner} did not begin in time"))
             }
         };
-        self.settle(attempt, kind, message.into(), runner);
+        self.end_failed_attempt(attempt, kind, message.into(), runner);
     }
 
-    pub(crate) fn left_behind(&self, attempt: &SlotAttempt) -> Vec<RunId> {
+    /// Returns the runs of an attempt that it has not ended.
+    pub(crate) fn open_runs(&self, attempt: &SlotAttempt) -> Vec<RunId> {
         let batch = self.batches.get(&attempt.batch);
         let Some(work) = batch.and_then(|batch| batch.work(attempt.task)) else {
             return Vec::new();

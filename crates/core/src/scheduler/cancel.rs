@@ -62,7 +62,7 @@ impl Core {
         } else if let RunnerPhase::Cancelling(current, _) = &self.pool[runner].phase
             // With sequential execution only this run would be charged.
             && self.config.runs_in_turn
-            && self.left_behind(current).first() == Some(&run)
+            && self.open_runs(current).first() == Some(&run)
             && let RunnerPhase::Cancelling(_, reason) = &mut self.pool[runner].phase
         {
             *reason = requested;

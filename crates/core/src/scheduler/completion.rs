@@ -66,7 +66,7 @@ impl Core {
         if !from.open() {
             return false;
         }
-        let over = self.events.is_some().then(|| ending.without_output());
+        let event_end = self.events.is_some().then(|| ending.without_output());
         let (mut held, mut failed) = (None, None);
         record.state = match ending {
             RunEnd::Succeeded(RunOutput { payload, metrics }) => {
@@ -105,8 +105,8 @@ impl Core {
             move_run(tally, from, to);
         }
         self.progress.last = self.now;
-        if let Some(how) = over {
-            self.emit(|| CoreEvent::Over { batch: key, task, run, how });
+        if let Some(end) = event_end {
+            self.emit(|| CoreEvent::RunEnded { batch: key, task, run, end });
         }
         true
     }
@@ -265,7 +265,7 @@ impl Core {
         let payloads = dropped.map(|_| std::mem::take(&mut ended.payloads));
         self.emit(|| {
             let status = Arc::clone(&ended.status);
-            CoreEvent::Ended { batch: key, task: id, status, dropped }
+            CoreEvent::TaskEnded { batch: key, task: id, status, dropped }
         });
         if dropped != Some(reason) {
             self.keep_ended(key, id, ended);
@@ -326,11 +326,11 @@ impl Core {
             }
         }
         self.record(key, || LedgerRecord::Truncated { batch: key, reason, keep });
-        self.cut_tasks(key, reason, keep);
+        self.truncate_tasks(key, reason, keep);
     }
 
     /// Cancels all open tasks of a batch that no runner executes.
-    pub(crate) fn cut_tasks(&mut self, key: BatchKey, reason: CancelReason, keep: bool) {
+    pub(crate) fn truncate_tasks(&mut self, key: BatchKey, reason: CancelReason, keep: bool) {
         let dropped = match reason {
             CancelReason::Aborted => DropReason::Aborted,
             CancelReason::Stopped => DropReason::Stopped,
@@ -341,12 +341,12 @@ impl Core {
             | CancelReason::Requested => DropReason::PartialTask,
         };
         for at in 0..self.batches[&key].tasks.len() {
-            self.cut_task(key, TaskId(at as u32), reason, (keep, dropped));
+            self.truncate_task(key, TaskId(at as u32), reason, (keep, dropped));
         }
         self.clear_queue(key);
     }
 
-    fn cut_task(
+    fn truncate_task(
         &mut self,
         key: BatchKey,
         id: TaskId,
@@ -380,20 +380,26 @@ impl Core {
             tally.cancelled[reason] += total;
         }
         if self.events.is_some() {
-            self.note_fresh_cut(key, id, reason, total as u32);
+            self.emit_fresh_truncated(key, id, reason, total as u32);
         }
         self.close_task(key, |tally| &mut tally.cancelled);
     }
 
-    fn note_fresh_cut(&mut self, batch: BatchKey, task: TaskId, reason: CancelReason, runs: u32) {
+    fn emit_fresh_truncated(
+        &mut self,
+        batch: BatchKey,
+        task: TaskId,
+        reason: CancelReason,
+        runs: u32,
+    ) {
         for run in (0..runs).map(RunId) {
-            let how = RunEnd::Cancelled(reason);
-            self.emit(|| CoreEvent::Over { batch, task, run, how });
+            let end = RunEnd::Cancelled(reason);
+            self.emit(|| CoreEvent::RunEnded { batch, task, run, end });
         }
         let mut status = Status { total_runs: runs, ..Status::default() };
         status.cancelled_runs[reason] += u64::from(runs);
         let status = Arc::new(status);
-        self.emit(|| CoreEvent::Ended { batch, task, status, dropped: None });
+        self.emit(|| CoreEvent::TaskEnded { batch, task, status, dropped: None });
     }
 
     /// Cancels the waiting runs of a batch; running ones continue.

@@ -31,7 +31,7 @@ impl Core {
         }
         self.isolate_idle();
         while !self.pool.idle.is_empty() {
-            self.give_up_for_lack_of_room();
+            self.cancel_runs_without_budget();
             let fresh = self.first_fresh();
             let retry = self.next_suspect(fresh).or_else(|| self.next_retry(fresh));
             let found = match (retry, fresh) {
@@ -49,18 +49,23 @@ impl Core {
 
     /// Returns the first batch with fresh runs and payload budget.
     pub(crate) fn first_fresh(&self) -> Option<BatchRank> {
-        self.queues.fresh.iter().take(LOOK_AHEAD).find(|rank| self.room_for(rank.1)).copied()
+        self.queues
+            .fresh
+            .iter()
+            .take(LOOK_AHEAD)
+            .find(|rank| self.has_payload_budget(rank.1))
+            .copied()
     }
 
     /// Returns the maximum number of runs in one attempt.
-    pub(crate) fn most_at_once(&self) -> u32 {
+    pub(crate) fn max_runs_per_attempt(&self) -> u32 {
         self.config.max_repeat_times_per_runner.unwrap_or(u32::MAX).max(1)
     }
 
     /// Counts the retries of the first batches that could be dispatched now.
-    pub(crate) fn retries_at_hand(&self) -> u64 {
+    pub(crate) fn dispatchable_retries(&self) -> u64 {
         let batches = self.queues.retrying.iter().take(LOOK_AHEAD);
-        let batches = batches.filter(|rank| self.room_for(rank.1));
+        let batches = batches.filter(|rank| self.has_payload_budget(rank.1));
         let retries: u64 = batches.map(|rank| self.batches[&rank.1].retries.len() as u64).sum();
         let suspects = if self.pool.isolated.is_empty() { self.suspects_waiting() } else { 0 };
         retries + suspects as u64
@@ -69,7 +74,7 @@ impl Core {
     /// Takes the next slice of a batch with fresh runs.
     fn take_fresh(&mut self, rank: BatchRank) -> Option<DispatchMatch> {
         let runner = self.pool.idle.first()?.1;
-        let most = self.most_at_once();
+        let most = self.max_runs_per_attempt();
         let batch = self.batches.get_mut(&rank.1)?;
         let before = batch.slices;
         let found = batch.next_fresh(most);
@@ -89,7 +94,7 @@ impl Core {
             if fresh.is_some_and(|fresh| fresh < rank) {
                 break;
             }
-            if !self.room_for(rank.1) {
+            if !self.has_payload_budget(rank.1) {
                 continue;
             }
             if let Some(found) = self.match_retry(rank.1, &mut earliest) {
@@ -108,9 +113,9 @@ impl Core {
 
     /// Cancels the waiting runs of the first batch if the payload budget does not allow them:
     /// waiting would not free any.
-    fn give_up_for_lack_of_room(&mut self) {
+    fn cancel_runs_without_budget(&mut self) {
         let Some((_, key)) = self.queues.order.first().copied() else { return };
-        if self.batches[&key].runs.pending > 0 && !self.room_for(key) {
+        if self.batches[&key].runs.pending > 0 && !self.has_payload_budget(key) {
             self.cancel_unsent(key, CancelReason::NoRoom);
         }
     }
@@ -147,7 +152,7 @@ impl Core {
     /// Returns whether a batch may add payloads: batches behind the first while half of the budget
     /// is free, the first also while it holds less than half itself. So payloads of other batches
     /// never block the first one, which is finalized first.
-    pub(super) fn room_for(&self, key: BatchKey) -> bool {
+    pub(super) fn has_payload_budget(&self, key: BatchKey) -> bool {
         let batch = &self.batches[&key];
         let (budget, held) = (self.config.limits.payload_bytes, self.counters.payload_bytes_held);
         match batch.kind {

@@ -15,9 +15,9 @@ pub enum CoreEvent {
     /// A run failed and will be retried.
     Retried { batch: BatchKey, task: TaskId, run: RunId, kind: FailureKind, message: Arc<str> },
     /// A run ended for good.
-    Over { batch: BatchKey, task: TaskId, run: RunId, how: RunEnd },
+    RunEnded { batch: BatchKey, task: TaskId, run: RunId, end: RunEnd },
     /// A task ended. `dropped`: reason why its payloads are dropped.
-    Ended { batch: BatchKey, task: TaskId, status: Arc<Status>, dropped: Option<DropReason> },
+    TaskEnded { batch: BatchKey, task: TaskId, status: Arc<Status>, dropped: Option<DropReason> },
     /// A submitted batch changed its state.
     Batch { batch: BatchKey, state: BatchState },
 }
@@ -53,7 +53,7 @@ fn ended(batch: BatchKey, task: TaskId, of: &CoreTask, events: &mut Vec<CoreEven
     match &of.body {
         TaskPhase::Working(work) => {
             for (run, state) in work.runs.iter().map(|run| run.state).enumerate() {
-                let how = match state {
+                let end = match state {
                     RunPhase::Succeeded => RunEnd::Succeeded(()),
                     RunPhase::Cancelled(reason) => RunEnd::Cancelled(reason),
                     RunPhase::Failed(kind) => {
@@ -64,12 +64,12 @@ fn ended(batch: BatchKey, task: TaskId, of: &CoreTask, events: &mut Vec<CoreEven
                     }
                     RunPhase::Pending | RunPhase::InFlight(_) => continue,
                 };
-                events.push(CoreEvent::Over { batch, task, run: RunId(run as u32), how });
+                events.push(CoreEvent::RunEnded { batch, task, run: RunId(run as u32), end });
             }
         }
         TaskPhase::Ended(ended) => {
             let status = Arc::clone(&ended.status);
-            events.push(CoreEvent::Ended { batch, task, status, dropped: None });
+            events.push(CoreEvent::TaskEnded { batch, task, status, dropped: None });
         }
         TaskPhase::Fresh | TaskPhase::Gone => {}
     }

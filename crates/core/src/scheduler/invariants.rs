@@ -50,7 +50,7 @@ impl Core {
                 "batch {name} is remembered or not, contrary to its state"
             );
             held += self.check_batch(batch)?;
-            let counted = batch.count_slices(self.most_at_once());
+            let counted = batch.count_slices(self.max_runs_per_attempt());
             require!(counted == batch.slices, "batch {name} has {counted} slices left");
             slices += counted;
             open += batch.open;

@@ -88,7 +88,11 @@ impl Core {
             return None;
         }
         let ranks = self.queues.suspects.iter().take(LOOK_AHEAD);
-        let rank = *ranks.copied().collect::<Vec<_>>().iter().find(|rank| self.room_for(rank.1))?;
+        let rank = *ranks
+            .copied()
+            .collect::<Vec<_>>()
+            .iter()
+            .find(|rank| self.has_payload_budget(rank.1))?;
         if fresh.is_some_and(|fresh| fresh < rank) {
             return None;
         }

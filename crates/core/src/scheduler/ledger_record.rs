@@ -85,14 +85,14 @@ impl Core {
     fn apply_record(&mut self, record: LedgerRecord) -> Option<()> {
         match record {
             LedgerRecord::Submitted { batch, id, kind, min_wait_num, tasks } => {
-                self.submit_again(batch, id, kind, min_wait_num, &tasks)
+                self.restore_submitted(batch, id, kind, min_wait_num, &tasks)
             }
             LedgerRecord::RunEnded { batch, task, run, ending } => {
-                self.end_again(batch, task, run, ending)
+                self.restore_run_end(batch, task, run, ending)
             }
             LedgerRecord::Truncated { batch, reason, keep } => {
                 self.unclosed_batch(batch).filter(|batch| batch.open > 0)?;
-                self.cut_tasks(batch, reason, keep);
+                self.truncate_tasks(batch, reason, keep);
                 Some(())
             }
             LedgerRecord::Aborting { batch, reason } => {
@@ -120,7 +120,7 @@ impl Core {
         (batch.owner != BatchOwner::Scheduler && !batch.terminal()).then_some(batch)
     }
 
-    fn submit_again(
+    fn restore_submitted(
         &mut self,
         key: BatchKey,
         id: BatchId,
@@ -137,7 +137,7 @@ impl Core {
         let mut batch = CoreBatch::new(id, key, kind, BatchOwner::Coordinator(state));
         batch.min_wait_num = min_wait_num;
         let rank = batch.rank();
-        self.put_back(batch)?;
+        self.restore_batch(batch)?;
         self.queues.order.insert(rank);
         self.add_tasks(key, tasks);
         self.counters.batches_restored += 1;
@@ -145,7 +145,7 @@ impl Core {
     }
 
     /// Restores a batch. `None`: its key exists or is out of range.
-    fn put_back(&mut self, batch: CoreBatch) -> Option<()> {
+    fn restore_batch(&mut self, batch: CoreBatch) -> Option<()> {
         let (id, key) = (batch.id.clone(), batch.key);
         let next = key.0.checked_add(1)?;
         let next = self.serials.batch.max(next);
@@ -159,7 +159,7 @@ impl Core {
         Some(())
     }
 
-    fn end_again(
+    fn restore_run_end(
         &mut self,
         key: BatchKey,
         id: TaskId,
@@ -213,7 +213,7 @@ impl Core {
         });
         let key = result.key;
         batch.result = Some(result);
-        self.put_back(batch)?;
+        self.restore_batch(batch)?;
         self.terminal.push_back(key);
         self.forget_oldest();
         Some(())

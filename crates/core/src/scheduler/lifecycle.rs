@@ -34,7 +34,7 @@ impl Core {
             CorePhase::Running => {}
             CorePhase::New | CorePhase::Stopped => {
                 self.phase = CorePhase::Running;
-                self.fit_pool();
+                self.resize_pool();
             }
         }
         self.pool.settled = 0;

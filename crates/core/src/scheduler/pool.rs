@@ -241,13 +241,13 @@ impl Core {
             Some((attempt, None)) => {
                 self.suspect(&attempt, suspicion);
                 if suspicion == Suspicion::Neighbour {
-                    self.settle_uncharged(&attempt, runner);
+                    self.end_uncharged_attempt(&attempt, runner);
                 } else {
-                    self.settle(&attempt, FailureKind::RunnerLost, message, runner);
+                    self.end_failed_attempt(&attempt, FailureKind::RunnerLost, message, runner);
                 }
             }
             Some((attempt, Some(cancel))) => {
-                self.settle_cancelled(&attempt, cancel, runner);
+                self.end_cancelled_attempt(&attempt, cancel, runner);
             }
             None => {}
         }
@@ -262,7 +262,7 @@ impl Core {
         }
         // With sequential execution only the first open run can be the cause.
         let most = if self.config.runs_in_turn { 1 } else { usize::MAX };
-        let open = self.left_behind(attempt);
+        let open = self.open_runs(attempt);
         let batch = self.batches.get_mut(&attempt.batch);
         if let Some(work) = batch.and_then(|batch| batch.work_mut(attempt.task)) {
             work.suspected_losses += u32::from(suspicion == Suspicion::Sole);
@@ -328,7 +328,7 @@ impl Core {
     }
 
     /// Starts missing runners and retires surplus ones.
-    pub(crate) fn fit_pool(&mut self) {
+    pub(crate) fn resize_pool(&mut self) {
         self.pool.settled = 0;
         let mut counted = self.pool.runners.iter().filter(|slot| slot.counted()).count() as u32;
         for at in 0..self.pool.runners.len() {

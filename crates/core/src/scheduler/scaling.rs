@@ -137,7 +137,7 @@ impl Core {
         let wanted = wanted.min(self.config.limits.runners);
         if wanted != self.pool.target_runners {
             self.pool.target_runners = wanted;
-            self.fit_pool();
+            self.resize_pool();
         }
     }
 
@@ -146,7 +146,7 @@ impl Core {
     fn load(&self) -> PoolLoad {
         let held_back = !self.pool.idle.is_empty() || self.first_fresh().is_none();
         let fresh = if held_back { 0 } else { self.queues.slices };
-        let retries = if self.pool.idle.is_empty() { self.retries_at_hand() } else { 0 };
+        let retries = if self.pool.idle.is_empty() { self.dispatchable_retries() } else { 0 };
         let working = self.pool.working;
         // Runs may have ended before their dispatch.
         let waiting = (fresh + retries).min(self.counters.runs.pending);

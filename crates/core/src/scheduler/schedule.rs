@@ -128,7 +128,7 @@ impl Core {
     }
 
     pub(crate) fn add_tasks(&mut self, key: BatchKey, tasks: &[TaskSpec]) {
-        let most = self.most_at_once();
+        let most = self.max_runs_per_attempt();
         let Some(batch) = self.batches.get_mut(&key) else { return };
         batch.tasks.reserve(tasks.len());
         let (mut runs, mut fresh) = (0, 0);

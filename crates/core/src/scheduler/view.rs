@@ -170,7 +170,7 @@ impl Core {
             since: slot.since,
             last_report: slot.last_report,
             work: slot.attempt().map(|attempt| (attempt.batch, attempt.task, attempt.began)),
-            runs: slot.attempt().map_or_else(Vec::new, |attempt| self.left_behind(attempt)),
+            runs: slot.attempt().map_or_else(Vec::new, |attempt| self.open_runs(attempt)),
             timeout: slot.attempt().map(|attempt| attempt.timeout),
             typical_duration: slot.attempt().and_then(|attempt| self.typical_duration(attempt)),
             message: slot.message.clone(),

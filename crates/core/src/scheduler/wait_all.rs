@@ -69,13 +69,13 @@ impl Core {
             let runs = &self.counters.runs;
             let refusal = Refusal::WaitAllTimedOut { pending: runs.pending, running: runs.running };
             if waiter.clear {
-                self.cut_everything();
+                self.truncate_all();
             }
             self.refuse(waiter.request, refusal);
         }
     }
 
-    fn cut_everything(&mut self) {
+    fn truncate_all(&mut self) {
         let keys: Vec<BatchKey> = self.queues.order.iter().map(|(_, key)| *key).collect();
         for key in keys {
             let reason = CancelReason::TimedOut;

@@ -8,7 +8,7 @@ use rollway_core::explore::{
 
 /// Executor of a plan's actions, and its record.
 pub(crate) struct Drive {
-    pub(crate) pace: PlanConfig,
+    pub(crate) config: PlanConfig,
     pub(crate) plan: Plan,
     /// Actions without a result.
     pub(crate) open: Vec<PlanAction>,
@@ -37,10 +37,10 @@ pub(crate) struct Drive {
 }
 
 impl Drive {
-    pub(crate) fn new(pace: PlanConfig) -> Self {
+    pub(crate) fn new(config: PlanConfig) -> Self {
         let mut drive = Self {
-            plan: Plan::new(pace.clone(), PlanProgress::default()),
-            pace,
+            plan: Plan::new(config.clone(), PlanProgress::default()),
+            config,
             open: Vec::new(),
             begun: 0,
             finalized: 0,
@@ -66,7 +66,7 @@ impl Drive {
 
     /// Restarts the process from the saved progress.
     pub(crate) fn crash(&mut self) {
-        self.plan = Plan::new(self.pace.clone(), self.plan.progress().clone());
+        self.plan = Plan::new(self.config.clone(), self.plan.progress().clone());
         self.open.clear();
         self.starving = false;
         self.take();
@@ -79,7 +79,7 @@ impl Drive {
             PlanAction::BeginStep(step) if step > self.tasks => PlanInput::Exhausted,
             PlanAction::BeginStep(step) => PlanInput::Begun(step),
             PlanAction::FinalizeStep(step) => {
-                let delivered = self.pace.step_experiences.saturating_sub(self.lost);
+                let delivered = self.config.step_experiences.saturating_sub(self.lost);
                 PlanInput::Finalized { step, delivered }
             }
             PlanAction::Evaluate(step) => PlanInput::EvalBegun(step),
@@ -95,7 +95,7 @@ impl Drive {
 
     /// Returns the version that the trainer has reached.
     pub(crate) fn reached(&self) -> u64 {
-        (self.delivered / self.pace.train_batch_size).min(self.train_steps)
+        (self.delivered / self.config.train_batch_size).min(self.train_steps)
     }
 
     fn exchange(&self) -> SyncResult {
@@ -173,18 +173,18 @@ impl Drive {
             }
             PlanAction::FinishEval(step) => {
                 assert!(self.submitted.contains(&step) && !self.finished.contains(&step));
-                let periods = self.pace.style != PlanStyle::FullyAsync;
+                let periods = self.config.style != PlanStyle::FullyAsync;
                 assert!(!periods || step <= self.finalized || self.closed, "{step} too early");
             }
             PlanAction::Sync { step, .. } => {
                 assert_eq!((step, step), (self.begun, self.finalized));
-                if self.pace.style != PlanStyle::FullyAsync {
-                    let since = step.saturating_sub(self.pace.sync_offset);
-                    assert!(since > 0 && since.is_multiple_of(self.pace.sync_interval), "{step}");
+                if self.config.style != PlanStyle::FullyAsync {
+                    let since = step.saturating_sub(self.config.sync_offset);
+                    assert!(since > 0 && since.is_multiple_of(self.config.sync_interval), "{step}");
                 }
                 self.synced.push(step);
             }
-            PlanAction::Load => assert_eq!(self.pace.style, PlanStyle::FullyAsync),
+            PlanAction::Load => assert_eq!(self.config.style, PlanStyle::FullyAsync),
             PlanAction::FinishTraining => {
                 assert_eq!(self.begun, self.finalized);
                 let is_eval = |one: &PlanAction| matches!(one, PlanAction::FinishEval(_));
@@ -196,7 +196,7 @@ impl Drive {
         }
         if matches!(order, PlanAction::Sync { .. } | PlanAction::Load | PlanAction::FinishTraining)
         {
-            let needed = self.pace.eval_single_version && self.submitted != self.finished;
+            let needed = self.config.eval_single_version && self.submitted != self.finished;
             assert!(!needed && !evaluating, "{order:?} during an evaluation");
         }
     }
@@ -215,23 +215,23 @@ impl Drive {
             return;
         }
         self.ordered = step;
-        assert!(step <= self.pace.total_steps && !self.trainer_done, "{step} is one too many");
-        let startup = self.pace.eval_on_startup && self.pace.eval_interval.is_some();
+        assert!(step <= self.config.total_steps && !self.trainer_done, "{step} is one too many");
+        let startup = self.config.eval_on_startup && self.config.eval_interval.is_some();
         assert!(!startup || self.submitted.contains(&0), "begun before the first evaluation");
-        if self.pace.style != PlanStyle::FullyAsync {
+        if self.config.style != PlanStyle::FullyAsync {
             // All earlier periods ended with a weight sync.
-            let since = self.begun.saturating_sub(self.pace.sync_offset);
-            let point = since - since % self.pace.sync_interval;
+            let since = self.begun.saturating_sub(self.config.sync_offset);
+            let point = since - since % self.config.sync_interval;
             let last = self.synced.last().copied().unwrap_or(0);
-            assert!(point == 0 || last == self.pace.sync_offset + point, "{step} before Sync");
+            assert!(point == 0 || last == self.config.sync_offset + point, "{step} before Sync");
             return;
         }
         let inflight = step - self.finalized;
-        assert!(inflight <= self.pace.max_inflight, "{inflight} steps in flight");
-        if let Some(staleness) = self.pace.max_staleness {
+        assert!(inflight <= self.config.max_inflight, "{inflight} steps in flight");
+        if let Some(staleness) = self.config.max_staleness {
             let others = self.delivered + self.submitted_by_others;
-            let last = others + inflight * self.pace.step_experiences - 1;
-            let is_stale = last / self.pace.train_batch_size > self.version + staleness;
+            let last = others + inflight * self.config.step_experiences - 1;
+            let is_stale = last / self.config.train_batch_size > self.version + staleness;
             assert!(!is_stale || self.starving, "{step} is stale");
         }
         self.starving = false;
@@ -246,13 +246,13 @@ impl Drive {
 
     pub(crate) fn ended(&self) {
         assert!(self.plan.is_over(), "the plan is stuck: {:?}", self.plan);
-        let last = self.pace.total_steps.min(self.tasks);
+        let last = self.config.total_steps.min(self.tasks);
         assert_eq!(self.begun, self.finalized);
         if !self.trainer_done {
             assert_eq!(self.begun, last);
         }
         assert_eq!(self.submitted, self.finished, "evaluations got lost");
-        let Some(interval) = self.pace.eval_interval else {
+        let Some(interval) = self.config.eval_interval else {
             assert!(self.submitted.is_empty());
             return;
         };
@@ -260,8 +260,8 @@ impl Drive {
             let is_due = step.is_multiple_of(interval);
             assert_eq!(self.submitted.contains(&step), is_due, "evaluation of {step}");
         }
-        assert!(!self.pace.eval_on_startup || self.submitted.contains(&0));
-        if self.pace.eval_at_end {
+        assert!(!self.config.eval_on_startup || self.submitted.contains(&0));
+        if self.config.eval_at_end {
             let last = self.submitted.last().copied();
             let is_last = last == Some(self.begun) || last == Some(self.begun + 1);
             assert!(is_last, "{last:?} of {}", self.begun);

@@ -283,10 +283,10 @@ fn kind(event: CoreEvent) -> RunEventKind {
         CoreEvent::Retried { batch, task, run, kind, message } => {
             RunEventKind::RunRetried { key: batch, task, run, kind, message }
         }
-        CoreEvent::Over { batch, task, run, how } => {
-            RunEventKind::RunEnded { key: batch, task, run, how }
+        CoreEvent::RunEnded { batch, task, run, end } => {
+            RunEventKind::RunEnded { key: batch, task, run, how: end }
         }
-        CoreEvent::Ended { batch, task, status, dropped } => {
+        CoreEvent::TaskEnded { batch, task, status, dropped } => {
             RunEventKind::TaskEnded { key: batch, task, status, dropped }
         }
         CoreEvent::Batch { batch, state } => RunEventKind::BatchStateChanged { key: batch, state },
