@@ -135,24 +135,24 @@ impl ChunkParser {
         match self.server_fields.top(&self.plan, fields) {
             Ok(part) => {
                 self.kept_bytes += part.bytes();
-                self.response.part(0, part, source);
+                self.response.add_part(0, part, source);
             }
-            Err(reason) => self.response.broken(reason),
+            Err(reason) => self.response.set_broken(reason),
         }
         for choice in choices {
             let index = match choice.get::<usize>("index") {
                 Ok(index) => index.unwrap_or(0),
                 Err(reason) => {
-                    self.response.broken(reason);
+                    self.response.set_broken(reason);
                     continue;
                 }
             };
             match self.server_fields.choice(&self.plan, choice) {
                 Ok(part) => {
                     self.kept_bytes += part.bytes();
-                    self.response.part(index, part, source);
+                    self.response.add_part(index, part, source);
                 }
-                Err(reason) => self.response.broken(format!("choice {index}: {reason}")),
+                Err(reason) => self.response.set_broken(format!("choice {index}: {reason}")),
             }
             let outcome = self.take_reply(index, choice);
             self.response.note(outcome.map_err(|reason| format!("choice {index}: {reason}")));
@@ -173,7 +173,7 @@ impl ChunkParser {
             }
         }
         if let Some(reason) = choice.get::<String>("finish_reason")? {
-            self.response.finished(index, reason);
+            self.response.set_finished(index, reason);
         }
         Ok(())
     }
@@ -186,10 +186,10 @@ impl ChunkParser {
         match fields.get::<Usage>("usage") {
             Ok(usage) => {
                 if let Some(counted) = usage.and_then(|usage| usage.completion_tokens) {
-                    self.response.usage(counted);
+                    self.response.set_usage(counted);
                 }
             }
-            Err(reason) => self.response.broken(reason),
+            Err(reason) => self.response.set_broken(reason),
         }
     }
 }

@@ -90,7 +90,7 @@ pub(super) struct ReportedSpan {
 #[derive(Debug)]
 pub(super) struct ResponseBuilder {
     prompt: Option<Vec<i32>>,
-    choices: Vec<Open>,
+    choices: Vec<ChoiceBuilder>,
     /// Number of tokens of all choices, as counted by the server.
     usage: Option<u64>,
     /// Reason why it cannot be recorded.
@@ -98,7 +98,7 @@ pub(super) struct ResponseBuilder {
 }
 
 #[derive(Debug, Default)]
-struct Open {
+struct ChoiceBuilder {
     tokens: Vec<i32>,
     /// As many as arrived.
     logprobs: Vec<f32>,
@@ -114,17 +114,17 @@ struct Open {
 
 impl ResponseBuilder {
     pub(super) fn new(choices: u32) -> Self {
-        let choices = (0..choices).map(|_| Open::default()).collect();
+        let choices = (0..choices).map(|_| ChoiceBuilder::default()).collect();
         Self { prompt: None, choices, usage: None, broken: None }
     }
 
-    pub(super) fn broken(&mut self, reason: String) {
+    pub(super) fn set_broken(&mut self, reason: String) {
         self.broken.get_or_insert(reason);
     }
 
     pub(super) fn note(&mut self, outcome: Result<(), String>) {
         if let Err(reason) = outcome {
-            self.broken(reason);
+            self.set_broken(reason);
         }
     }
 
@@ -132,27 +132,28 @@ impl ResponseBuilder {
         match &self.prompt {
             None => self.prompt = Some(tokens),
             Some(known) if *known == tokens => {}
-            Some(_) => self.broken("the server returned two different prompts".to_owned()),
+            Some(_) => self.set_broken("the server returned two different prompts".to_owned()),
         }
     }
 
-    pub(super) fn usage(&mut self, completion_tokens: u64) {
+    pub(super) fn set_usage(&mut self, completion_tokens: u64) {
         self.usage = Some(completion_tokens);
     }
 
     /// Adds a part of a choice.
-    pub(super) fn part(&mut self, index: usize, part: ChoiceDelta, source: TokenSource) {
+    pub(super) fn add_part(&mut self, index: usize, part: ChoiceDelta, source: TokenSource) {
         if let Some(prompt) = part.prompt {
             self.set_prompt(prompt);
         }
-        let Some(open) = self.choices.get_mut(index) else {
+        let Some(choice) = self.choices.get_mut(index) else {
             let requested = self.choices.len();
-            return self.broken(format!("the response has a choice {index}, but n is {requested}"));
+            return self
+                .set_broken(format!("the response has a choice {index}, but n is {requested}"));
         };
         let mut problem = None;
         if let Some(tokens) = part.tokens {
-            open.has_tokens = true;
-            if open.finish_reason.is_some() && !tokens.is_empty() {
+            choice.has_tokens = true;
+            if choice.finish_reason.is_some() && !tokens.is_empty() {
                 problem = Some("tokens come after the finish reason".to_owned());
             }
             if tokens.iter().any(|id| *id < 0) {
@@ -161,12 +162,12 @@ impl ResponseBuilder {
             let reported = part.version.unwrap_or(ReportedVersion::Default);
             let version = reported.or(source);
             if let Ok(count @ 1..) = u32::try_from(tokens.len()) {
-                let pushed = open.versions.push(VersionSpan { version, tokens: count });
+                let pushed = choice.versions.push(VersionSpan { version, tokens: count });
                 problem = problem.or_else(|| Some(pushed.err()?.to_string()));
             }
-            open.tokens.extend(tokens);
+            choice.tokens.extend(tokens);
             if reported == ReportedVersion::Default && version.is_some() {
-                open.assumed = open.tokens.len();
+                choice.assumed = choice.tokens.len();
             }
         }
         for logprob in part.logprobs.into_iter().flatten() {
@@ -175,47 +176,47 @@ impl ResponseBuilder {
                     let found = format!("a log-probability is {logprob}, above 0");
                     problem = problem.or(Some(found));
                 }
-                Some(logprob) => open.logprobs.push(logprob),
+                Some(logprob) => choice.logprobs.push(logprob),
                 None => problem = problem.or_else(|| Some("a log-probability is missing".into())),
             }
         }
         if let Some(version) = part.last_version {
-            open.reported = vec![(usize::MAX, version.if_unchanged(source))];
+            choice.reported = vec![(usize::MAX, version.if_unchanged(source))];
         }
         if let Some(spans) = part.spans {
             match read_spans(&spans, source) {
-                Ok(reported) => open.reported = reported,
+                Ok(reported) => choice.reported = reported,
                 Err(reason) => problem = problem.or(Some(reason)),
             }
         }
         if let Some(problem) = problem {
-            self.broken(format!("choice {index}: {problem}"));
+            self.set_broken(format!("choice {index}: {problem}"));
         }
     }
 
-    pub(super) fn finished(&mut self, index: usize, reason: String) {
-        if let Some(open) = self.choices.get_mut(index) {
-            open.finish_reason = Some(reason);
+    pub(super) fn set_finished(&mut self, index: usize, reason: String) {
+        if let Some(choice) = self.choices.get_mut(index) {
+            choice.finish_reason = Some(reason);
         }
     }
 
     pub(super) fn has_assumed_versions(&self) -> bool {
-        self.choices.iter().any(Open::has_assumed_versions)
+        self.choices.iter().any(ChoiceBuilder::has_assumed_versions)
     }
 
     pub(super) fn drop_assumed_versions(&mut self) {
-        for open in self.choices.iter_mut().filter(|open| open.has_assumed_versions()) {
-            open.versions = ModelVersions::default();
-            if let Ok(tokens @ 1..) = u32::try_from(open.tokens.len()) {
+        for choice in self.choices.iter_mut().filter(|choice| choice.has_assumed_versions()) {
+            choice.versions = ModelVersions::default();
+            if let Ok(tokens @ 1..) = u32::try_from(choice.tokens.len()) {
                 let unknown = VersionSpan { version: None, tokens };
-                let pushed = open.versions.push(unknown);
+                let pushed = choice.versions.push(unknown);
                 self.broken = self.broken.take().or_else(|| Some(pushed.err()?.to_string()));
             }
         }
     }
 
     pub(super) fn reply(&mut self, index: usize) -> Option<&mut ClientReply> {
-        self.choices.get_mut(index).map(|open| &mut open.reply)
+        self.choices.get_mut(index).map(|choice| &mut choice.reply)
     }
 
     pub(super) fn finish(
@@ -227,16 +228,18 @@ impl ResponseBuilder {
         if let Some(reason) = self.broken {
             return Err(ResponseParseError(reason));
         }
-        let has_tokens = self.prompt.is_some() || self.choices.iter().any(|open| open.has_tokens);
-        let counted: u64 = self.choices.iter().map(|open| open.tokens.len() as u64).sum();
+        let has_tokens =
+            self.prompt.is_some() || self.choices.iter().any(|choice| choice.has_tokens);
+        let counted: u64 = self.choices.iter().map(|choice| choice.tokens.len() as u64).sum();
         if let (ResponseEnd::Complete, true, Some(usage)) = (end, has_tokens, self.usage)
             && usage != counted
         {
             let reason = format!("the server counted {usage} tokens, but returned {counted}");
             return Err(ResponseParseError(reason));
         }
-        let choices = self.choices.into_iter().enumerate().map(|(index, open)| {
-            open.finish(has_tokens, end)
+        let choices = self.choices.into_iter().enumerate().map(|(index, choice)| {
+            choice
+                .finish(has_tokens, end)
                 .map_err(|reason| ResponseParseError(format!("choice {index}: {reason}")))
         });
         let choices = choices.collect::<Result<_, _>>()?;
@@ -244,7 +247,7 @@ impl ResponseBuilder {
     }
 }
 
-impl Open {
+impl ChoiceBuilder {
     /// Tokens in reported spans have the version of their span.
     fn has_assumed_versions(&self) -> bool {
         let reported = self.reported.last().map_or(0, |(end, _)| *end);
@@ -302,13 +305,13 @@ fn label(
     versions: &ModelVersions,
     count: usize,
 ) -> Result<ModelVersions, String> {
-    let came_runs = versions.spans().iter().scan(0, |end, run| {
+    let received_spans = versions.spans().iter().scan(0, |end, run| {
         *end += run.tokens as usize;
         Some((*end, run.version))
     });
     let mut versions = ModelVersions::default();
     let mut from = 0;
-    for (end, version) in reported.iter().copied().chain(came_runs) {
+    for (end, version) in reported.iter().copied().chain(received_spans) {
         let end = end.min(count);
         if let Ok(tokens @ 1..) = u32::try_from(end.saturating_sub(from)) {
             let run = VersionSpan { version, tokens };
