@@ -97,7 +97,7 @@ fn server(server: &ServerView) -> Value {
         "failures": server.failures,
         "last_seen_seconds": server.last_seen.map(|seen| seen.as_secs_f64()),
         "requests": server.counts.requests,
-        "failed_requests": server.counts.went_wrong,
+        "failed_requests": server.counts.failed_requests,
         "updates": server.counts.updates,
         "failed_updates": server.counts.failed_updates,
         "restarts": server.counts.restarts,

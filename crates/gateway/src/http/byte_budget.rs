@@ -78,7 +78,7 @@ impl MemoryBudget {
         Ok(())
     }
 
-    fn put_back(&self, client: Option<RunRef>, bytes: u64) {
+    fn return_bytes(&self, client: Option<RunRef>, bytes: u64) {
         let mut usage = self.usage.lock();
         usage.bytes = usage.bytes.saturating_sub(bytes);
         if let Some(own) = usage.by_client.get_mut(&client) {
@@ -121,7 +121,7 @@ impl ByteLease {
 
     pub(super) fn release(&mut self) {
         if self.bytes > 0 {
-            self.budget.put_back(self.client, std::mem::take(&mut self.bytes));
+            self.budget.return_bytes(self.client, std::mem::take(&mut self.bytes));
         }
     }
 }

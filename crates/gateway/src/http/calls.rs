@@ -333,8 +333,8 @@ async fn forward(
             let source = TokenSource { version: guard.permit().version() };
             let parts = parser.parse_full(&body, source);
             match &parts {
-                Ok(_) => guard.permit().went_well(),
-                Err(error) => guard.permit().went_wrong(&error.0),
+                Ok(_) => guard.permit().record_success(),
+                Err(error) => guard.permit().record_failure(&error.0),
             }
             let version = confirmed_version(guard.permit(), &mut parser, &target).await;
             guard.ended();

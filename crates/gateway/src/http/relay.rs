@@ -107,7 +107,9 @@ impl Relay {
             };
             bytes += chunk.len();
             if bytes > limit {
-                return Err(self.incomplete(&format!("it has more than the limit of {limit} bytes")));
+                return Err(
+                    self.incomplete(&format!("it has more than the limit of {limit} bytes"))
+                );
             }
             let events =
                 parser.feed(&chunk, limit).map_err(|malformed| self.incomplete(&malformed.0))?;
@@ -209,7 +211,7 @@ impl Relay {
     /// Counts the failure of the server.
     fn failed(&self, kind: ErrorKind, reason: &str, message: &str) -> StreamFailure {
         self.request.app.metrics.values.broken.inc();
-        self.guard.permit().went_wrong(reason);
+        self.guard.permit().record_failure(reason);
         let server = self.guard.permit().server().id.0;
         StreamFailure::Failed(CallError::new(kind, format!("server {server} {message}")))
     }
@@ -218,7 +220,7 @@ impl Relay {
     async fn complete(self, mut rest: BytesMut) {
         let Self { mut request, guard, mut parser, target, chunks, held, .. } = self;
         let (capture, mut renderer) = (self.capture, self.renderer);
-        guard.permit().went_well();
+        guard.permit().record_success();
         let version = confirmed_version(guard.permit(), &mut parser, &target).await;
         guard.ended();
         let is_recorded = target.is_recorded();
@@ -277,7 +279,7 @@ impl Relay {
 
     fn invalid_response(self, error: ResponseParseError) {
         let Self { request, guard, target, chunks, held, mut renderer, .. } = self;
-        guard.permit().went_wrong(&error.0);
+        guard.permit().record_failure(&error.0);
         drop(guard);
         drop(held);
         let error = target.reject(&request.app, error);

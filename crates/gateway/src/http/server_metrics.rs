@@ -29,8 +29,10 @@ const GAUGES: [(&str, &str, Reading); 4] = [
 
 const COUNTERS: [(&str, &str, Reading); 12] = [
     ("server_requests", "Requests sent to the server", |server| server.counts.requests),
-    ("server_succeeded", "Succeeded requests of the server", |server| server.counts.went_well),
-    ("server_failed", "Failed requests of the server", |server| server.counts.went_wrong),
+    ("server_succeeded", "Succeeded requests of the server", |server| {
+        server.counts.succeeded_requests
+    }),
+    ("server_failed", "Failed requests of the server", |server| server.counts.failed_requests),
     ("server_failed_checks", "Failed health checks", |server| server.counts.failed_checks),
     ("server_sessions_moved", "Sessions moved to another server because of load", |server| {
         server.counts.moved_away

@@ -353,14 +353,14 @@ async fn refused(permit: &ServerPermit, response: Response) -> ServerFailure {
     };
     match status {
         StatusCode::SERVICE_UNAVAILABLE => {
-            permit.went_wrong(&status.to_string());
+            permit.record_failure(&status.to_string());
             ServerFailure::retryable(gateway_error(ErrorKind::Unavailable, "is not available"))
         }
         StatusCode::TOO_MANY_REQUESTS => {
             ServerFailure::retryable(gateway_error(ErrorKind::TooMany, "is overloaded"))
         }
         _ if status.is_server_error() => {
-            permit.went_wrong(&status.to_string());
+            permit.record_failure(&status.to_string());
             ServerFailure::retryable(gateway_error(ErrorKind::Upstream, "failed"))
         }
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
@@ -369,7 +369,7 @@ async fn refused(permit: &ServerPermit, response: Response) -> ServerFailure {
             gateway_error(ErrorKind::Upstream, problem).into()
         }
         _ if status.is_client_error() => {
-            permit.went_well();
+            permit.record_success();
             let body = openai_error(&body).unwrap_or_else(|| {
                 let message = format!("server {} refused the call: {reply}", server.0);
                 CallError::new(ErrorKind::InvalidRequest, message).body().to_string().into()

@@ -71,7 +71,7 @@ impl Shell {
 
     fn serve(&mut self, routing: &mut RoutingTable) {
         let mut last = None;
-        for placed in routing.serve() {
+        for placed in routing.grant_waiting() {
             assert!(last < Some(placed.waiter), "served out of order");
             last = Some(placed.waiter);
             // All want the same model: they are served in order.
@@ -97,7 +97,7 @@ impl Shell {
                 }
             }
             Event::GiveBack(which) if !self.held.is_empty() => {
-                routing.give_back(self.held.swap_remove(which % self.held.len()));
+                routing.release(self.held.swap_remove(which % self.held.len()));
             }
             Event::Leave(which) if !self.waiting.is_empty() => {
                 let which = which % self.waiting.len();
@@ -107,9 +107,9 @@ impl Shell {
             }
             Event::GiveBack(_) | Event::Leave(_) => {}
             Event::Wrong(id, is_gone) => {
-                routing.went_wrong(ServerId(id), "told to", is_gone);
+                routing.record_failure(ServerId(id), "told to", is_gone);
             }
-            Event::Well(id) => routing.went_well(ServerId(id)),
+            Event::Well(id) => routing.record_success(ServerId(id)),
             Event::Check(id, None) => {
                 routing.check_passed(ServerId(id));
             }

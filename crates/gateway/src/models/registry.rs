@@ -196,7 +196,7 @@ impl ModelsInner {
         let mut table = self.lock();
         let result = f(&mut table);
         let mut served = Vec::new();
-        for placed in table.routing.serve() {
+        for placed in table.routing.grant_waiting() {
             let permit = self.permit(&table, placed.server);
             served.push((table.waiting.remove(&placed.waiter), permit));
         }
@@ -227,10 +227,10 @@ impl ModelsInner {
         }
     }
 
-    pub(super) fn give_back(self: &Arc<Self>, handle: &ServerHandle) {
+    pub(super) fn release(self: &Arc<Self>, handle: &ServerHandle) {
         let id = handle.server.id;
         let left = self.change(|table| {
-            table.routing.give_back(id);
+            table.routing.release(id);
             table.routing.slot(id).map_or(0, |slot| slot.in_flight)
         });
         if left == 0 {
@@ -238,10 +238,10 @@ impl ModelsInner {
         }
     }
 
-    pub(super) fn went_wrong(&self, handle: &ServerHandle, reason: &str, is_unreached: bool) {
+    pub(super) fn record_failure(&self, handle: &ServerHandle, reason: &str, is_unreached: bool) {
         let id = handle.server.id;
         handle.count_error(request_error(reason, is_unreached), reason);
-        let is_lost = self.with(|table| table.routing.went_wrong(id, reason, is_unreached));
+        let is_lost = self.with(|table| table.routing.record_failure(id, reason, is_unreached));
         if is_lost {
             let RegisteredServer { spec, .. } = &*handle.server;
             tracing::warn!(
@@ -505,21 +505,21 @@ impl ServerPermit {
     }
 
     /// Records a success.
-    pub fn went_well(&self) {
-        self.inner.with(|table| table.routing.went_well(self.handle.server.id));
+    pub fn record_success(&self) {
+        self.inner.with(|table| table.routing.record_success(self.handle.server.id));
         self.handle.seen();
     }
 
     /// Records a failure of a reachable server. Consecutive failures make it unhealthy until its
     /// next check.
-    pub fn went_wrong(&self, reason: &str) {
-        self.inner.went_wrong(&self.handle, reason, false);
+    pub fn record_failure(&self, reason: &str) {
+        self.inner.record_failure(&self.handle, reason, false);
     }
 
     /// Records that the server was unreachable. It is not used until its next check, which happens
     /// at once.
     pub fn unreachable(&self, reason: &str) {
-        self.inner.went_wrong(&self.handle, reason, true);
+        self.inner.record_failure(&self.handle, reason, true);
     }
 
     /// Completes when the request must end: its server is removed, or an update aborts requests in
@@ -531,6 +531,6 @@ impl ServerPermit {
 
 impl Drop for ServerPermit {
     fn drop(&mut self) {
-        self.inner.give_back(&self.handle);
+        self.inner.release(&self.handle);
     }
 }

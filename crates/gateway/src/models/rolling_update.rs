@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::rolling_plan::{RollingPlan, RollingStep};
 use super::routing::{Health, ServerDuty};
-use super::server_update::replace;
+use super::server_update::update_server;
 use super::weight_update::{
     ServerUpdateOutcome, ServerUpdateReport, WeightSource, WeightUpdate, WeightUpdateReport,
 };
@@ -153,7 +153,7 @@ async fn carry_out(
                     let (index, inner) = (begun, Arc::clone(inner));
                     begun += 1;
                     in_progress.push(Box::pin(async move {
-                        replace(&inner, &handle, update, index).await
+                        update_server(&inner, &handle, update, index).await
                     }));
                 } else {
                     roll.done(id);

@@ -84,8 +84,8 @@ pub(super) struct ServerSlot {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ServerCounts {
     pub requests: u64,
-    pub went_well: u64,
-    pub went_wrong: u64,
+    pub succeeded_requests: u64,
+    pub failed_requests: u64,
     pub failed_checks: u64,
     /// Sessions that left this server for load.
     pub moved_away: u64,
@@ -303,7 +303,7 @@ impl RoutingTable {
     }
 
     /// Grants permits to waiting calls in order, while there are any.
-    pub(super) fn serve(&mut self) -> Vec<RouteGrant> {
+    pub(super) fn grant_waiting(&mut self) -> Vec<RouteGrant> {
         let mut placed = Vec::new();
         let waited_for: Vec<u32> = self
             .models
@@ -325,15 +325,15 @@ impl RoutingTable {
         placed
     }
 
-    pub(super) fn give_back(&mut self, id: ServerId) {
+    pub(super) fn release(&mut self, id: ServerId) {
         if let Some(slot) = self.slots.get_mut(&id) {
             slot.in_flight = slot.in_flight.saturating_sub(1);
         }
     }
 
-    pub(super) fn went_well(&mut self, id: ServerId) {
+    pub(super) fn record_success(&mut self, id: ServerId) {
         if let Some(slot) = self.slots.get_mut(&id) {
-            slot.counts.went_well += 1;
+            slot.counts.succeeded_requests += 1;
             slot.failures = 0;
             // A server that answers requests is healthy, even if it is too busy for checks.
             slot.failed_checks = 0;
@@ -341,10 +341,15 @@ impl RoutingTable {
     }
 
     /// Records a failed request. Returns whether the server became unhealthy.
-    pub(super) fn went_wrong(&mut self, id: ServerId, reason: &str, is_unreached: bool) -> bool {
+    pub(super) fn record_failure(
+        &mut self,
+        id: ServerId,
+        reason: &str,
+        is_unreached: bool,
+    ) -> bool {
         let limit = self.options.max_failures;
         let Some(slot) = self.slots.get_mut(&id) else { return false };
-        slot.counts.went_wrong += 1;
+        slot.counts.failed_requests += 1;
         if is_unreached {
             slot.is_unconfirmed = true;
         }

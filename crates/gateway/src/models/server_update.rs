@@ -19,7 +19,7 @@ use super::{ModelsInner, ServerHandle, version_check};
 /// Maximum wait for aborted requests to end.
 const ABORT_GRACE: Duration = Duration::from_secs(5);
 
-struct Before {
+struct PreviousWeights {
     /// Version of its tokens.
     label: Option<u64>,
     /// Version of its weights.
@@ -29,7 +29,7 @@ struct Before {
 }
 
 /// Updates a draining server and makes it available again.
-pub(super) async fn replace(
+pub(super) async fn update_server(
     inner: &Arc<ModelsInner>,
     handle: &Arc<ServerHandle>,
     update: &WeightUpdate,
@@ -42,11 +42,11 @@ pub(super) async fn replace(
         table.routing.slot(id).map(|slot| (slot.in_flight, slot.version, slot.loaded))
     });
     let (in_flight, label, version) = slot.unwrap_or_default();
-    let before = Before { label, version, path: handle.info().weights.clone() };
+    let before = PreviousWeights { label, version, path: handle.info().weights.clone() };
     let mut aborted = 0;
-    let policy = feasible(handle, update);
-    let outcome = match make_room(inner, handle, policy, &mut aborted).await {
-        Ok(()) => exchange(inner, handle, update, index, &before, &mut aborted).await,
+    let policy = supported_policy(handle, update);
+    let outcome = match drain_if_required(inner, handle, policy, &mut aborted).await {
+        Ok(()) => load_paused(inner, handle, update, index, &before, &mut aborted).await,
         Err(reason) => ServerUpdateOutcome::RolledBack(reason),
     };
     finish(inner, handle, update, &before, &outcome);
@@ -63,7 +63,7 @@ pub(super) async fn replace(
 }
 
 /// Returns the policy, or the closest one at a server that cannot pause requests.
-fn feasible(handle: &ServerHandle, update: &WeightUpdate) -> InFlightPolicy {
+fn supported_policy(handle: &ServerHandle, update: &WeightUpdate) -> InFlightPolicy {
     if handle.info().capabilities.can_pause() {
         return update.in_flight;
     }
@@ -79,7 +79,7 @@ fn feasible(handle: &ServerHandle, update: &WeightUpdate) -> InFlightPolicy {
 }
 
 /// Drains the server if the policy requires it.
-async fn make_room(
+async fn drain_if_required(
     inner: &ModelsInner,
     handle: &ServerHandle,
     in_flight: InFlightPolicy,
@@ -117,12 +117,12 @@ pub(super) async fn drained(inner: &ModelsInner, handle: &ServerHandle, timeout:
 }
 
 /// Pauses the server, loads the weights, verifies them, and resumes in any case.
-async fn exchange(
+async fn load_paused(
     inner: &ModelsInner,
     handle: &ServerHandle,
     update: &WeightUpdate,
     index: u32,
-    before: &Before,
+    before: &PreviousWeights,
     aborted: &mut u32,
 ) -> ServerUpdateOutcome {
     let id = handle.server.id;
@@ -205,7 +205,7 @@ async fn load(
     handle: &ServerHandle,
     update: &WeightUpdate,
     index: u32,
-    before: &Before,
+    before: &PreviousWeights,
 ) -> ServerUpdateOutcome {
     let timeout = update.timeout;
     let loaded = match &update.weights {
@@ -224,12 +224,12 @@ async fn load(
     match error.kind {
         // It is identified when it is back.
         FailureExtent::Gone => ServerUpdateOutcome::Broken(error.message),
-        FailureExtent::Refused => put_back(handle, before, error, timeout).await,
+        FailureExtent::Refused => verify_rollback(handle, before, error, timeout).await,
         FailureExtent::Failed => match (&before.path, before.version) {
             // Its weights may be anything, whatever it reports: it gets the old ones again.
             (Some(path), Some(version)) => {
                 match operate(handle, timeout, |control| control.load(path, version)).await {
-                    Ok(()) => put_back(handle, before, error, timeout).await,
+                    Ok(()) => verify_rollback(handle, before, error, timeout).await,
                     Err(second) => ServerUpdateOutcome::Broken(format!(
                         "{error}; the old weights could not be loaded again either: {second}"
                     )),
@@ -246,7 +246,7 @@ async fn load(
 async fn verify(
     handle: &ServerHandle,
     update: &WeightUpdate,
-    before: &Before,
+    before: &PreviousWeights,
 ) -> ServerUpdateOutcome {
     let version = update.version;
     match control::version(&handle.server, update.timeout).await {
@@ -269,9 +269,9 @@ async fn verify(
 }
 
 /// Verifies that the server has its old weights.
-async fn put_back(
+async fn verify_rollback(
     handle: &ServerHandle,
-    before: &Before,
+    before: &PreviousWeights,
     error: ControlError,
     timeout: Duration,
 ) -> ServerUpdateOutcome {
@@ -299,7 +299,7 @@ fn finish(
     inner: &Arc<ModelsInner>,
     handle: &ServerHandle,
     update: &WeightUpdate,
-    before: &Before,
+    before: &PreviousWeights,
     outcome: &ServerUpdateOutcome,
 ) {
     let id = handle.server.id;

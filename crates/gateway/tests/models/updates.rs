@@ -40,7 +40,7 @@ async fn under_load(kind: ServerKind, in_flight: InFlightPolicy) {
                     }
                 }
                 assert!(stream.is_done, "a stream was lost");
-                stream.permit.went_well();
+                stream.permit.record_success();
                 let made = versions(&fleet.servers, &stream.id).await;
                 // Unknown versions are allowed, wrong ones are not.
                 for label in labels.iter().flatten() {

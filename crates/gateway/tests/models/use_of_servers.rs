@@ -149,18 +149,18 @@ async fn consecutive_failures_make_a_server_unhealthy() {
     models.add(one.spec("trained", ServerKind::LlamaCpp)).unwrap();
     let permit = pick_when_healthy(&models).await;
     for _ in 0..2 {
-        permit.went_wrong("answered 500");
+        permit.record_failure("answered 500");
     }
-    permit.went_well();
+    permit.record_success();
     for _ in 0..2 {
-        permit.went_wrong("answered 500");
+        permit.record_failure("answered 500");
     }
     assert_eq!(models.view()[0].servers[0].state, ServerState::Running);
-    permit.went_wrong("answered 500");
+    permit.record_failure("answered 500");
     assert_eq!(models.view()[0].servers[0].state, ServerState::Unhealthy("answered 500".into()));
     let error = models.pick(RouteNeeds::default()).await.unwrap_err();
     assert!(error.message.ends_with("is unhealthy (answered 500)"), "{error}");
-    assert_eq!(models.view()[0].servers[0].counts.went_wrong, 5);
+    assert_eq!(models.view()[0].servers[0].counts.failed_requests, 5);
 }
 
 #[tokio::test]
@@ -171,9 +171,9 @@ async fn errors_are_counted_by_kind_and_the_last_one_is_kept() {
     models.add(one.spec("trained", ServerKind::LlamaCpp)).unwrap();
     let permit = pick_when_healthy(&models).await;
     assert_eq!(models.view()[0].servers[0].last_error, None);
-    permit.went_wrong("503 Service Unavailable");
-    permit.went_wrong("503 Service Unavailable");
-    permit.went_wrong("idle timeout in a stream");
+    permit.record_failure("503 Service Unavailable");
+    permit.record_failure("503 Service Unavailable");
+    permit.record_failure("idle timeout in a stream");
     permit.unreachable("connection refused");
     let server = &models.view()[0].servers[0];
     let errors: Vec<_> = server.errors.iter().map(|(kind, n)| (kind.as_str(), *n)).collect();
@@ -228,7 +228,7 @@ async fn ten_thousand_waiters_are_all_served() {
             let wanted = RouteNeeds { session: Some(session), ..RouteNeeds::default() };
             let permit = models.pick(wanted).await.unwrap();
             tokio::task::yield_now().await;
-            permit.went_well();
+            permit.record_success();
         })
     });
     for call in calls.collect::<Vec<_>>() {
@@ -236,7 +236,7 @@ async fn ten_thousand_waiters_are_all_served() {
     }
     let view = models.view().remove(0);
     assert_eq!((view.waiting, view.servers[0].in_flight), (0, 0));
-    assert_eq!(view.servers[0].counts.went_well, 10_000);
+    assert_eq!(view.servers[0].counts.succeeded_requests, 10_000);
 }
 
 #[tokio::test]
