@@ -161,13 +161,13 @@ impl CallLog {
         };
         self.calls.insert(number, call);
         if let Some(earlier) = earlier {
-            self.give_place(earlier, Some(number));
+            self.set_replaced_by(earlier, Some(number));
         }
         Ok(CallDecision::New(CallNumber(number)))
     }
 
     /// Sets the call that replaces another one; claims move along.
-    fn give_place(&mut self, number: u64, newer: Option<u64>) {
+    fn set_replaced_by(&mut self, number: u64, newer: Option<u64>) {
         let Some(call) = self.calls.get_mut(&number) else { return };
         let before = mem::replace(&mut call.replaced_by, newer);
         let (from, to) = match (before, newer) {
@@ -317,17 +317,17 @@ impl CallLog {
     pub(super) fn remove_unanswered(&mut self, number: u64) -> Vec<Vec<usize>> {
         let Some(call) = self.remove_call(number) else { return Vec::new() };
         let dropped = match call.replaced_by {
-            Some(newer) => self.hand_over(call.replaces, newer),
-            None => self.resume(number, &call),
+            Some(newer) => self.move_replaced(call.replaces, newer),
+            None => self.restore_replaced(number, &call),
         };
         self.settle_claims(call.fingerprint);
         dropped
     }
 
     /// Moves the calls that one was to replace to another one.
-    fn hand_over(&mut self, replaces: Vec<u64>, to: u64) -> Vec<Vec<usize>> {
+    fn move_replaced(&mut self, replaces: Vec<u64>, to: u64) -> Vec<Vec<usize>> {
         for &older in &replaces {
-            self.give_place(older, Some(to));
+            self.set_replaced_by(older, Some(to));
         }
         if let Some(newer) = self.calls.get_mut(&to) {
             newer.replaces.extend(replaces);
@@ -337,15 +337,15 @@ impl CallLog {
 
     /// Restores the best of the calls that a removed call was to replace; without any, expects a
     /// retry of the removed call.
-    fn resume(&mut self, number: u64, call: &LoggedCall) -> Vec<Vec<usize>> {
+    fn restore_replaced(&mut self, number: u64, call: &LoggedCall) -> Vec<Vec<usize>> {
         let rank = |number: &u64| Some((self.calls.get(number)?.state.is_complete(), *number));
         if let Some((_, best)) = call.replaces.iter().filter_map(rank).max() {
-            self.give_place(best, None);
+            self.set_replaced_by(best, None);
             if let Some(key) = &call.key {
                 self.keys.insert(key.clone(), best);
             }
             let others = call.replaces.iter().copied().filter(|&other| other != best);
-            return self.hand_over(others.collect(), best);
+            return self.move_replaced(others.collect(), best);
         }
         if call.key.is_none()
             && let Some(group) = self.groups_by_body.get_mut(&call.fingerprint)
@@ -368,7 +368,7 @@ impl CallLog {
             && let Some(position) = group.claims.iter().position(|&claim| claim > number)
             && let Some(newer) = group.claims.remove(position)
         {
-            dropped = self.hand_over(vec![number], newer);
+            dropped = self.move_replaced(vec![number], newer);
         }
         self.settle_claims(fingerprint);
         dropped
