@@ -180,7 +180,7 @@ impl WeightStore {
 
     /// Deletes old weights of publish calls. A failure is logged: the new weights are published.
     fn remove_old(&self) {
-        let (most, in_use) = (self.retention.max_passing(), self.driver.loading());
+        let (most, in_use) = (self.retention.max_temporary(), self.driver.loading());
         if let Err(error) = weight_folder::remove_published(&self.folder, most, &in_use) {
             tracing::warn!(%error, "old weights cannot be deleted");
         }

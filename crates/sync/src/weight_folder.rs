@@ -49,7 +49,7 @@ impl CheckpointRetention {
     }
 
     /// Returns the maximum number of weights that are not permanent.
-    pub fn max_passing(self) -> usize {
+    pub fn max_temporary(self) -> usize {
         if self.max_kept == 0 { usize::MAX } else { MIN_KEPT.max(self.max_kept as usize) }
     }
 }
@@ -179,19 +179,19 @@ pub fn write(folder: &Path, version: u64, bytes: &[u8], is_full: bool) -> Result
 }
 
 /// Removes weights that were written by publish calls, as [`remove_temporary`] does.
-pub fn remove_published(folder: &Path, max_passing: usize, in_use: &[u64]) -> Result<()> {
-    remove_marked(folder, max_passing, in_use, |path| path.join(PUBLISHED).exists())
+pub fn remove_published(folder: &Path, max_temporary: usize, in_use: &[u64]) -> Result<()> {
+    remove_marked(folder, max_temporary, in_use, |path| path.join(PUBLISHED).exists())
 }
 
 /// Removes temporary weights but for the last few and those in use, and old drafts.
-pub fn remove_temporary(folder: &Path, max_passing: usize, in_use: &[u64]) -> Result<()> {
-    remove_marked(folder, max_passing, in_use, |_| true)
+pub fn remove_temporary(folder: &Path, max_temporary: usize, in_use: &[u64]) -> Result<()> {
+    remove_marked(folder, max_temporary, in_use, |_| true)
 }
 
 /// Removes those temporary weights that `is_ours` allows.
 fn remove_marked(
     folder: &Path,
-    max_passing: usize,
+    max_temporary: usize,
     in_use: &[u64],
     is_ours: impl Fn(&Path) -> bool,
 ) -> Result<()> {
@@ -211,7 +211,7 @@ fn remove_marked(
         }
     }
     temporary.sort_unstable();
-    let over = temporary.len().saturating_sub(max_passing);
+    let over = temporary.len().saturating_sub(max_temporary);
     for version in temporary[..over].iter().filter(|version| !in_use.contains(version)) {
         remove(&directory(folder, *version))?;
     }

@@ -46,7 +46,7 @@ pub struct TinyTrainerOptions {
     pub full_interval: Option<u64>,
     /// Maximum number of other weights; at least two, since a server may still read the last but
     /// one.
-    pub max_passing: usize,
+    pub max_temporary: usize,
     /// Maximum wait for the experiences of a step.
     pub read_timeout: Duration,
 }
@@ -63,7 +63,7 @@ impl TinyTrainerOptions {
             publish_interval: 1,
             on_demand: false,
             full_interval: None,
-            max_passing: 2,
+            max_temporary: 2,
             read_timeout: Duration::from_secs(1800),
         }
     }
@@ -74,7 +74,7 @@ impl TinyTrainerOptions {
             Self { save_interval: 0, .. } => Some("save_interval must be at least 1"),
             Self { publish_interval: 0, .. } => Some("publish_interval must be at least 1"),
             Self { full_interval: Some(0), .. } => Some("full_interval must be at least 1"),
-            Self { max_passing: 0 | 1, .. } => Some("max_passing must be at least 2"),
+            Self { max_temporary: 0 | 1, .. } => Some("max_temporary must be at least 2"),
             _ => None,
         }
     }

@@ -27,7 +27,7 @@ pub(super) async fn start(
     let watch = move |report: &TrainStepMetrics| {
         watchers.emit(&JobEvent::Trained { step: report.step, metrics: metrics(report) });
     };
-    let folder = FolderPublisher::new(&options.folder, options.max_passing);
+    let folder = FolderPublisher::new(&options.folder, options.max_temporary);
     let outlet = SyncPublisher::enter(synchronizer, &options.name, folder).await;
     let outlet = Box::new(outlet.map_err(TinyError::from)?);
     Ok(TinyTrainer::start_with(options, weights, reader, outlet, watch)?)
@@ -63,7 +63,7 @@ fn options(config: &Config) -> TinyTrainerOptions {
     options.publish_interval = config.synchronizer.sync_interval.into();
     options.on_demand = config.synchronizer.sync_style == SyncStyle::ExplorerDriven;
     options.full_interval = (trainer.save_interval > 0).then(|| trainer.save_interval.into());
-    options.max_passing = CheckpointRetention::of(config).max_passing();
+    options.max_temporary = CheckpointRetention::of(config).max_temporary();
     let buffer = &config.buffer.trainer_input.experience_buffer;
     options.read_timeout = buffer.max_read_timeout.into();
     options

@@ -30,7 +30,7 @@ async fn train(config: &Config) -> TinyTrainer {
         ..trainer::TinyTrainerOptions::new(config.job_dir())
     };
     let synchronizer = Synchronizer::open(config).await.unwrap();
-    let folder = FolderPublisher::new(config.job_dir(), options.max_passing);
+    let folder = FolderPublisher::new(config.job_dir(), options.max_temporary);
     let outlet = SyncPublisher::enter(&synchronizer, "trainer", folder).await.unwrap();
     let buffer = BufferTarget::of_experiences(config).unwrap();
     let reader = tokio::task::spawn_blocking(move || buffer.open().unwrap().reader("trainer"));

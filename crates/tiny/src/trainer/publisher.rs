@@ -58,13 +58,13 @@ pub trait WeightPublisher: Debug + Send + 'static {
 #[derive(Debug)]
 pub struct FolderPublisher {
     folder: PathBuf,
-    max_passing: usize,
+    max_temporary: usize,
 }
 
 impl FolderPublisher {
-    /// `max_passing`: maximum number of weights that are not kept permanently.
-    pub fn new(folder: impl Into<PathBuf>, max_passing: usize) -> Self {
-        Self { folder: folder.into(), max_passing }
+    /// `max_temporary`: maximum number of weights that are not kept permanently.
+    pub fn new(folder: impl Into<PathBuf>, max_temporary: usize) -> Self {
+        Self { folder: folder.into(), max_temporary }
     }
 
     /// Writes weights and returns their path.
@@ -79,7 +79,7 @@ impl FolderPublisher {
         if flags.is_published {
             weight_folder::announce(&self.folder, version)?;
         }
-        weight_folder::remove_temporary(&self.folder, self.max_passing, in_use)?;
+        weight_folder::remove_temporary(&self.folder, self.max_temporary, in_use)?;
         Ok(path)
     }
 }

@@ -64,7 +64,7 @@ impl TinyTrainer {
         reader: Box<dyn ExperienceReader>,
         watch: impl FnMut(&TrainStepMetrics) + Send + 'static,
     ) -> Result<Self, TinyTrainerError> {
-        let publisher = FolderPublisher::new(&options.folder, options.max_passing);
+        let publisher = FolderPublisher::new(&options.folder, options.max_temporary);
         Self::start_with(options, start, reader, Box::new(publisher), watch)
     }
 
