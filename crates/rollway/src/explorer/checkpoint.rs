@@ -37,6 +37,8 @@ const FORMAT: &str = "rollway explorer";
 const VERSION: u32 = 1;
 /// Content of the file beside the first checkpoint.
 const MARK: &str = "The job has begun; it cannot be resumed without the file …_meta.json.\n";
+/// Remedy of an unusable file of a job that has begun.
+const RESTORE: &str = "restore a backup, or begin a new job with `continue_from_checkpoint: false`";
 /// Maximum size of the file: a taskset may have feedback on four billion rows.
 const MAX_BYTES: u64 = 1 << 38;
 
@@ -127,14 +129,13 @@ impl CheckpointFile {
                 return Err(self.wrong(error.to_string(), "make it readable for this process"));
             }
         };
-        let hint = "restore a backup, or begin a new job with `continue_from_checkpoint: false`";
         let value: Value = serde_json::from_slice(&bytes)
-            .map_err(|error| self.wrong(format!("the file is damaged: {error}"), hint))?;
+            .map_err(|error| self.wrong(format!("the file is damaged: {error}"), RESTORE))?;
         self.check_owner(&value)?;
         let saved: ExplorerCheckpoint = serde_json::from_value(value)
-            .map_err(|error| self.wrong(format!("the file is damaged: {error}"), hint))?;
+            .map_err(|error| self.wrong(format!("the file is damaged: {error}"), RESTORE))?;
         if let Some(message) = saved.contradiction() {
-            return Err(self.wrong(format!("the file is damaged: {message}"), hint));
+            return Err(self.wrong(format!("the file is damaged: {message}"), RESTORE));
         }
         Ok(Some(saved))
     }
@@ -148,7 +149,11 @@ impl CheckpointFile {
             } else {
                 "the file is not the checkpoint of an explorer"
             };
-            let hint = "move it away, or begin a new job with `continue_from_checkpoint: false`";
+            let hint = if self.mark().exists() {
+                RESTORE
+            } else {
+                "move it away, or begin a new job with `continue_from_checkpoint: false`"
+            };
             return Err(self.wrong(message.to_owned(), hint));
         }
         let version = value.get("version").and_then(Value::as_u64);

@@ -154,8 +154,11 @@ async fn invalid_checkpoint_is_an_error() {
         ),
         (changed("\"begun\":1", "\"begun\":3"), "the file is damaged"),
         (changed("Rollway/job", "Rollway/other"), "belongs to the job \"Rollway/other\""),
+        (changed("Rollway/job", "Rollway/other"), "set `project`, `group` and `name` back"),
         (r#"{"latest_iteration": 7, "taskset_states": []}"#.to_owned(), "Trinity-RFT"),
         ("{}".to_owned(), "not the checkpoint of an explorer"),
+        // Without the file the job would not start either.
+        ("{}".to_owned(), "restore a backup"),
     ] {
         std::fs::write(&path, &content).unwrap();
         let error = world.try_prepare(&[], &EventLog::default()).await.unwrap_err();
