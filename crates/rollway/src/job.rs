@@ -50,7 +50,7 @@ pub enum JobError {
         "{component} did not end within {seconds} s\nhint: everything that was acknowledged is \
          kept; the same command resumes the job"
     )]
-    Late { component: &'static str, seconds: f64 },
+    StopTimedOut { component: &'static str, seconds: f64 },
     #[error(
         "the job has no result: {0}\nhint: the log has the first failure of each kind; `rollway \
          debug` runs one task and shows its error. After a fix, start anew with another `name`"

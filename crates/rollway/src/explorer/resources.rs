@@ -93,7 +93,7 @@ pub(super) async fn open(
         }
     };
     let mut resources = ExplorerResources { handles, parts };
-    match state.bring_up(&resources).await {
+    match state.load_initial_weights(&resources).await {
         // Missing weights are waited for when they are needed: the trainer starts later.
         Ok(_) => Ok((resources, state)),
         Err(error) => {

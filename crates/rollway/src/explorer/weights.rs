@@ -111,7 +111,7 @@ pub(crate) fn newest(job_dir: &Path) -> Result<InitialWeights> {
 /// Waits for weights and loads them.
 pub(super) async fn sync(handles: &ExplorerHandles, request: &SyncRequest) -> SyncOutcome {
     let (waited, took) = handles.wait(request).await?;
-    handles.load_waited(waited, request, took).await
+    handles.load_after_wait(waited, request, took).await
 }
 
 /// Closes the buffer, waits for the last weights of the trainer, and loads them.
@@ -133,7 +133,7 @@ pub(super) async fn close(handles: &ExplorerHandles, step: u64, have: u64) -> Sy
             continue;
         }
         let request = SyncRequest { at_least: have + 1, ..request };
-        return handles.load_waited(waited, &request, began.elapsed()).await;
+        return handles.load_after_wait(waited, &request, began.elapsed()).await;
     }
 }
 
@@ -221,7 +221,7 @@ impl ExplorerHandles {
     }
 
     /// Loads the weights that a wait ended with.
-    async fn load_waited(
+    async fn load_after_wait(
         &self,
         waited: WeightWaitResult,
         &SyncRequest { step, have, at_least, .. }: &SyncRequest,
@@ -271,7 +271,7 @@ impl ExplorerHandles {
                     newest.filter(|newest| newest.version > published.version)
                 }
                 Some(synchronizer) if published.location.is_sent_once() => {
-                    self.published_otherwise(synchronizer, &published).await
+                    self.wait_for_other_publication(synchronizer, &published).await
                 }
                 _ => None,
             };
@@ -351,7 +351,7 @@ impl ExplorerHandles {
     }
 
     /// Waits until a trainer publishes weights in another way, because it could not send them.
-    async fn published_otherwise(
+    async fn wait_for_other_publication(
         &self,
         synchronizer: &Synchronizer,
         published: &PublishedWeights,
@@ -524,7 +524,10 @@ fn report_message(report: &WeightUpdateReport) -> String {
 impl ExplorerLoop {
     /// Loads the weights of a resumed job before the first call. Returns whether the servers have
     /// them; otherwise the trainer may publish them later.
-    pub(super) async fn bring_up(&mut self, resources: &ExplorerHandles) -> Result<bool> {
+    pub(super) async fn load_initial_weights(
+        &mut self,
+        resources: &ExplorerHandles,
+    ) -> Result<bool> {
         let Some(synchronizer) = &resources.synchronizer else { return Ok(true) };
         let progress = self.plan.progress();
         let (want, job_dir) = (progress.version, resources.config.job_dir());
@@ -554,7 +557,7 @@ impl ExplorerLoop {
 
     /// Waits for the weights of the resumed job if only the trainer can have them.
     pub(super) async fn recover_weights(&mut self, resources: &ExplorerHandles) -> Result<()> {
-        if self.bring_up(resources).await? {
+        if self.load_initial_weights(resources).await? {
             return Ok(());
         }
         let (step, version) = (self.plan.progress().finalized, self.version());

@@ -130,14 +130,14 @@ async fn run_both(
 ) -> Result<JobOutcome, JobError> {
     let stopper = explorer.stopper();
     let sync_timeout: Duration = explorer.config().synchronizer.sync_timeout.into();
-    let mut both = Both { is_alone: trainer.is_none(), ..Both::default() };
+    let mut progress = JobProgress { is_alone: trainer.is_none(), ..JobProgress::default() };
     let exploring = explorer.explore();
     tokio::pin!(exploring);
     let grace = trainer.as_ref().map_or(Duration::ZERO, Trainer::grace);
-    while !both.are_over() {
+    while !progress.are_over() {
         tokio::select! {
-            explored = &mut exploring, if both.explored.is_none() => {
-                let explored = both.explored.insert(explored);
+            explored = &mut exploring, if progress.explored.is_none() => {
+                let explored = progress.explored.insert(explored);
                 let wait_timeout = match explored {
                     Ok(explored) if !explored.stopped => sync_timeout,
                     Err(ExplorerError::TrainerFailed(_)) => ROOT_CAUSE_TIMEOUT,
@@ -146,25 +146,25 @@ async fn run_both(
                         grace + ROOT_CAUSE_TIMEOUT
                     }
                 };
-                both.wait("the trainer", wait_timeout);
+                progress.wait("the trainer", wait_timeout);
             }
-            trained = ended(&mut trainer), if both.trained.is_none() => {
+            trained = ended(&mut trainer), if progress.trained.is_none() => {
                 if trained.is_err() {
                     stopper.stop();
-                    both.wait("the explorer", SHUTDOWN_TIMEOUT);
+                    progress.wait("the explorer", SHUTDOWN_TIMEOUT);
                 }
-                both.trained = Some(trained);
+                progress.trained = Some(trained);
             }
-            () = stop.cancelled(), if !both.is_stopped => {
-                both.is_stopped = true;
+            () = stop.cancelled(), if !progress.is_stopped => {
+                progress.is_stopped = true;
                 stopper.stop();
                 trainer.iter().for_each(Trainer::stop);
-                both.wait("the job", SHUTDOWN_TIMEOUT.max(grace + ROOT_CAUSE_TIMEOUT));
+                progress.wait("the job", SHUTDOWN_TIMEOUT.max(grace + ROOT_CAUSE_TIMEOUT));
             }
-            () = sleep_until(both.deadline()), if both.waits_for.is_some() => break,
+            () = sleep_until(progress.deadline()), if progress.waits_for.is_some() => break,
         }
     }
-    both.ended()
+    progress.ended()
 }
 
 async fn ended(trainer: &mut Option<Trainer>) -> Result<TrainerSummary, TrainerError> {
@@ -176,7 +176,7 @@ async fn ended(trainer: &mut Option<Trainer>) -> Result<TrainerSummary, TrainerE
 
 /// State of explorer and trainer.
 #[derive(Default)]
-struct Both {
+struct JobProgress {
     explored: Option<Result<ExploreSummary, ExplorerError>>,
     trained: Option<Result<TrainerSummary, TrainerError>>,
     is_alone: bool,
@@ -185,7 +185,7 @@ struct Both {
     waits_for: Option<(&'static str, Duration, Instant)>,
 }
 
-impl Both {
+impl JobProgress {
     /// Limits the wait; an earlier deadline remains.
     fn wait(&mut self, component: &'static str, wait_timeout: Duration) {
         let deadline = Instant::now() + wait_timeout;
@@ -211,7 +211,7 @@ impl Both {
         }
         let explored = self.explored.transpose()?;
         if let (false, Some((component, wait_timeout, _))) = (is_over, self.waits_for) {
-            return Err(JobError::Late { component, seconds: wait_timeout.as_secs_f64() });
+            return Err(JobError::StopTimedOut { component, seconds: wait_timeout.as_secs_f64() });
         }
         let stopped = self.is_stopped || explored.as_ref().is_some_and(|it| it.stopped);
         let trained = self.trained.and_then(Result::ok);
@@ -319,5 +319,5 @@ fn stopped() -> JobOutcome {
 }
 
 fn stop_timed_out(component: &'static str) -> JobError {
-    JobError::Late { component, seconds: SHUTDOWN_TIMEOUT.as_secs_f64() }
+    JobError::StopTimedOut { component, seconds: SHUTDOWN_TIMEOUT.as_secs_f64() }
 }
