@@ -45,7 +45,7 @@ pub(crate) enum DurationEvent<'a> {
 /// An open attempt.
 #[derive(Clone, Debug)]
 pub(crate) struct AttemptInFlight {
-    pub(crate) given: SystemTime,
+    pub(crate) sent_at: SystemTime,
     pub(crate) began: Option<SystemTime>,
     class: Arc<str>,
     kind: BatchType,
@@ -128,7 +128,7 @@ impl InFlight {
                     emit(DurationEvent::Started { class, kind, waited: since(at, batch.at) });
                 }
                 let class = Arc::clone(class);
-                let open = AttemptInFlight { given: at, began: None, class, kind };
+                let open = AttemptInFlight { sent_at: at, began: None, class, kind };
                 self.attempts.insert(*attempt, open);
             }
             RunEventKind::AttemptBegan { attempt } => {
@@ -142,10 +142,10 @@ impl InFlight {
             }
             RunEventKind::RunEnded { how, .. } => emit(DurationEvent::Run(how)),
             RunEventKind::AttemptEnded { attempt, .. } => {
-                if let Some(AttemptInFlight { given, began, class, kind, .. }) =
+                if let Some(AttemptInFlight { sent_at, began, class, kind, .. }) =
                     self.attempts.remove(attempt)
                 {
-                    let took = since(at, began.unwrap_or(given));
+                    let took = since(at, began.unwrap_or(sent_at));
                     emit(DurationEvent::Attempt { class: &class, kind, took });
                 }
             }

@@ -181,7 +181,7 @@ impl ExporterState {
         let oldest = self.in_flight.oldest_attempts().next();
         Ages {
             pending: pending.filter_map(age).max(),
-            attempt: oldest.map(|attempt| since(now, attempt.given)),
+            attempt: oldest.map(|attempt| since(now, attempt.sent_at)),
             batch: batches.iter().filter_map(age).max(),
         }
     }

@@ -202,9 +202,9 @@ impl HistoryReader {
                     runner: attempt.runner,
                     incarnation: attempt.incarnation,
                     // Rounding may put it before its batch.
-                    sent: attempt.given.max(batch_began),
+                    sent: attempt.sent_at.max(batch_began),
                     began: attempt.began,
-                    ended: Some(attempt.given),
+                    ended: Some(attempt.sent_at),
                     lost: None,
                     runs: BTreeMap::new(),
                 });

@@ -31,7 +31,7 @@ pub(super) const COLUMNS: [Column; 9] = [
         preferred: 10,
         min: 6,
         drop_rank: 4,
-        text: |one| text_or_empty(&one.node),
+        text: |one| text_or_empty(&one.location),
     },
 ];
 
@@ -112,7 +112,7 @@ fn since(runner: &RunnerRow) -> String {
 
 /// Returns the code location without the folders of the file.
 fn code_location(runner: &RunnerRow) -> String {
-    let location = text_or_empty(&runner.place);
+    let location = text_or_empty(&runner.code_location);
     let file = location.find(':').unwrap_or(0);
     let name = location[..file].rfind('/').map_or(0, |slash| slash + 1);
     location[name..].to_owned()

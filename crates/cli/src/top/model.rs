@@ -241,7 +241,7 @@ fn searchable_text(runner: &RunnerRow) -> String {
     let RunnerRow { batch, task, run, .. } = runner;
     let number = |number: &Option<u32>| number.map_or_else(String::new, |it| it.to_string());
     let work = format!("{}/{}/{}", batch.as_deref().unwrap_or(""), number(task), number(run));
-    let texts = [&runner.node, &runner.stage, &runner.model, &runner.server, &runner.message];
+    let texts = [&runner.location, &runner.stage, &runner.model, &runner.server, &runner.message];
     let texts: Vec<&str> = texts.into_iter().filter_map(|text| text.as_deref()).collect();
     format!("{} {} {work} {}", runner.runner, runner.state, texts.join(" ")).to_lowercase()
 }

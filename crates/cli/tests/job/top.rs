@@ -95,8 +95,8 @@ fn runners(cancelled: bool) -> Value {
     let hangs = json!({
         "runner": 7, "life": 1, "state": "busy", "stuck": true, "age": 130.0,
         "batch": "12/eval", "task": 1, "run": 2, "attempt": 99,
-        "stage": "compiling the tests", "stage_for": 125.0, "place": "flows/solve.py:41 compile",
-        "model": "policy", "server": "http://127.0.0.1:8000", "node": "host-3",
+        "stage": "compiling the tests", "stage_for": 125.0, "code_location": "flows/solve.py:41 compile",
+        "model": "policy", "server": "http://127.0.0.1:8000", "location": "host-3",
     });
     let first = if cancelled { idle(7) } else { hangs };
     let others = (0..40).filter(|runner| *runner != 7).map(idle);

@@ -282,7 +282,7 @@ pub(crate) fn runners(demo: &Demo, world: &World) -> Vec<RunnerRow> {
                 runner: number as u32,
                 incarnation: 1 + (draw * 3.0) as u32,
                 state: "busy".to_owned(),
-                node: Some(format!("node-{}", number % 4 + 1)),
+                location: Some(format!("node-{}", number % 4 + 1)),
                 stage: Some(STAGES[stage].to_owned()),
                 stage_for: Some(if stuck { age - 4.2 } else { age * draw }),
                 age,

@@ -127,9 +127,9 @@ function drawAttempts(place, run, now) {
     put(place, h("p", { class: "empty" }, "No attempt has started."));
     return;
   }
-  const from = Math.min(...all.map((one) => one.given));
+  const from = Math.min(...all.map((one) => one.sent_at));
   const to = Math.max(from + 0.001, ...all.map((one) => one.ended ?? (OVER.has(run.state)
-    ? one.began ?? one.given : now)));
+    ? one.began ?? one.sent_at : now)));
   const bar = (begin, middle, end, kind) => {
     const at = (time) => (100 * (time - from)) / (to - from);
     const stop = end ?? to;
@@ -150,12 +150,12 @@ function drawAttempts(place, run, now) {
     h("tbody", null, all.map((one, number) => [
       h("tr", { class: "attempt" },
         h("th", { scope: "row" }, `Attempt ${number + 1}`,
-          h("small", null, ` on runner ${one.runner}${one.node ? ` (${one.node})` : ""}`)),
+          h("small", null, ` on runner ${one.runner}${one.location ? ` (${one.location})` : ""}`)),
         h("td", null, badge(one.outcome)),
-        h("td", { class: "number hide1", title: exact(one.given) }, clock(one.given)),
-        h("td", { class: "number" }, span((one.ended ?? to) - (one.began ?? one.given))),
+        h("td", { class: "number hide1", title: exact(one.sent_at) }, clock(one.sent_at)),
+        h("td", { class: "number" }, span((one.ended ?? to) - (one.began ?? one.sent_at))),
         h("td", { class: "number" }, ""), h("td", { class: "number hide1" }, ""),
-        bar(one.given, one.began, one.ended, look(one.outcome))),
+        bar(one.sent_at, one.began, one.ended, look(one.outcome))),
       one.message && h("tr", { class: "message-row" }, h("td", { colspan: "7" }, one.message)),
       (one.calls ?? []).map((call, at) => h("tr", null,
         h("th", { scope: "row", class: "call" }, `Call ${at + 1}`,
@@ -178,5 +178,5 @@ function statusOf(call) {
 function drawNow(place, runner) {
   put(place, runner?.stage ? h("p", { class: "now" }, h("strong", null, "Now "),
     words(runner.stage), isNumber(runner.stage_for) ? ` for ${span(runner.stage_for)}` : "",
-    runner.place ? [" at ", h("code", null, runner.place)] : null) : null);
+    runner.code_location ? [" at ", h("code", null, runner.code_location)] : null) : null);
 }

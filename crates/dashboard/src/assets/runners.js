@@ -100,7 +100,7 @@ function columns(store) {
       fill: (cell, runner) => {
         say(cell.firstChild, text(runner.stage ?? runner.message));
         say(cell.lastChild, isNumber(runner.stage_for) ? ` for ${ago(runner.stage_for)}` : "");
-        set(cell, "title", [runner.stage, runner.place, runner.message].filter(Boolean).join(": ") || null);
+        set(cell, "title", [runner.stage, runner.code_location, runner.message].filter(Boolean).join(": ") || null);
       } },
     { label: "Run", width: 132, hide: 1, make: (cell) => cell.append(h("a"), h("span")),
       fill: (cell, runner) => {
@@ -120,8 +120,8 @@ function columns(store) {
     { label: "Calls", width: 62, number: true, hide: 2, fill: (cell, runner) =>
       say(cell, count(runner.calls)) },
     { label: "Node", width: 170, hide: 2, fill: (cell, runner) => {
-      say(cell, text(runner.node));
-      set(cell, "title", runner.node);
+      say(cell, text(runner.location));
+      set(cell, "title", runner.location);
     } },
     { label: "Heartbeat", width: 96, number: true, hide: 1, fill: (cell, runner) =>
       say(cell, isNumber(runner.last_heartbeat)

@@ -31,7 +31,7 @@ pub(super) struct RunRecord {
     pub(super) end: f64,
     pub(super) runner: Option<u32>,
     /// Number of attempts.
-    pub(super) tries: u32,
+    pub(super) attempt_count: u32,
     pub(super) seconds: Option<f64>,
     pub(super) reward: Option<f64>,
     pub(super) tokens: Option<u64>,
@@ -88,8 +88,8 @@ pub(super) struct AttemptRecord {
     pub(super) attempt: u64,
     pub(super) runner: u32,
     pub(super) incarnation: u32,
-    pub(super) node: Option<Arc<str>>,
-    pub(super) given: f64,
+    pub(super) location: Option<Arc<str>>,
+    pub(super) sent_at: f64,
     pub(super) began: Option<f64>,
     pub(super) ended: Option<f64>,
     pub(super) state: RunState,
@@ -132,7 +132,7 @@ impl RunRecord {
             put.maybe_float(self.begin);
             put.float(self.end);
             put.maybe(self.runner.map(u64::from));
-            put.number(self.tries.into());
+            put.number(self.attempt_count.into());
             put.maybe_float(self.seconds);
             put.maybe_float(self.reward);
             put.maybe(self.tokens);
@@ -161,7 +161,7 @@ impl RunRecord {
             begin: take.maybe_float()?,
             end: take.float()?,
             runner: take.maybe()?.and_then(|runner| u32::try_from(runner).ok()),
-            tries: take.small()?,
+            attempt_count: take.small()?,
             seconds: take.maybe_float()?,
             reward: take.maybe_float()?,
             tokens: take.maybe()?,
@@ -202,10 +202,10 @@ impl AttemptRecord {
         put.number(self.attempt);
         put.number(self.runner.into());
         put.number(self.incarnation.into());
-        put.maybe_text(self.node.as_deref());
-        put.float(self.given);
-        put.maybe(micros_after(self.given, self.began));
-        put.maybe(micros_after(self.given, self.ended));
+        put.maybe_text(self.location.as_deref());
+        put.float(self.sent_at);
+        put.maybe(micros_after(self.sent_at, self.began));
+        put.maybe(micros_after(self.sent_at, self.ended));
         put.text(self.outcome());
         put.maybe_text(self.message.as_deref());
         put.number(self.calls.len() as u64);
@@ -225,9 +225,9 @@ impl AttemptRecord {
 
     fn take(take: &mut Take<'_>) -> Option<Self> {
         let (attempt, runner, incarnation) = (take.number()?, take.small()?, take.small()?);
-        let (node, given) = (take.maybe_text()?, take.float()?);
-        let began = time_after(given, take.maybe()?);
-        let ended = time_after(given, take.maybe()?);
+        let (location, sent_at) = (take.maybe_text()?, take.float()?);
+        let began = time_after(sent_at, take.maybe()?);
+        let ended = time_after(sent_at, take.maybe()?);
         let (state, is_lost) = match take.text()? {
             LOST => (RunState::Failed, true),
             name => (*RunState::ALL.iter().find(|state| state.name() == name)?, false),
@@ -236,8 +236,8 @@ impl AttemptRecord {
             attempt,
             runner,
             incarnation,
-            node,
-            given,
+            location,
+            sent_at,
             began,
             ended,
             state,
@@ -458,8 +458,8 @@ pub(super) mod tests {
             attempt: 1 << 41,
             runner: 2,
             incarnation: 1,
-            node: Some("10.0.0.2".into()),
-            given: 100.0,
+            location: Some("10.0.0.2".into()),
+            sent_at: 100.0,
             began: Some(100.125),
             ended: Some(101.0),
             state: RunState::Failed,
@@ -475,7 +475,7 @@ pub(super) mod tests {
             begin: Some(100.0),
             end: 101.0,
             runner: Some(2),
-            tries: 1,
+            attempt_count: 1,
             seconds: Some(0.875),
             reward: None,
             tokens: Some(12),

@@ -232,7 +232,7 @@ pub(super) struct LiveAttempt {
     pub(super) runs: RunRange,
     /// Row of its first run.
     pub(super) first: u64,
-    pub(super) given: f64,
+    pub(super) sent_at: f64,
     pub(super) began: Option<f64>,
     /// End of its last run.
     pub(super) mark: f64,

@@ -32,8 +32,8 @@ impl State {
     ) {
         let Some(batch) = self.keys.get(&key).copied() else { return };
         let Some(first) = self.row_of(batch, task.0, runs.first) else { return };
-        let location = self.locations.get(&runner).filter(|(known, _)| *known == incarnation);
-        let node = location.map(|(_, location)| Arc::clone(location));
+        let known = self.locations.get(&runner).filter(|(known, _)| *known == incarnation);
+        let location = known.map(|(_, location)| Arc::clone(location));
         for number in first..first + u64::from(runs.count) {
             let Some(row) = self.row_mut(number) else { continue };
             row.attempts = row.attempts.saturating_add(1);
@@ -58,8 +58,8 @@ impl State {
                 attempt: attempt.0,
                 runner: runner.0,
                 incarnation: incarnation.0,
-                node: node.clone(),
-                given: at,
+                location: location.clone(),
+                sent_at: at,
                 began: None,
                 ended: None,
                 state: RunState::Running,
@@ -71,7 +71,7 @@ impl State {
         let open = LiveAttempt {
             runs,
             first,
-            given: at,
+            sent_at: at,
             began: None,
             mark: at,
             calls: 0,
@@ -252,7 +252,7 @@ impl State {
         // A run that succeeded keeps the message of its last failure.
         let message = message.or_else(|| self.messages.text(row.message).cloned());
         let last = attempts.last();
-        let took = last.and_then(|last| Some(last.ended? - last.began.unwrap_or(last.given)));
+        let took = last.and_then(|last| Some(last.ended? - last.began.unwrap_or(last.sent_at)));
         let (mut tokens, mut turns, mut version) =
             last.map_or((None, None, None), |last| completions(&last.calls));
         let (mut reward, seconds, payload) = match output {
@@ -283,7 +283,7 @@ impl State {
             begin: finite(row.begin),
             end: at,
             runner: nonzero(row.runner),
-            tries: row.attempts.into(),
+            attempt_count: row.attempts.into(),
             seconds: seconds.or(took),
             reward,
             tokens,
@@ -309,7 +309,7 @@ impl State {
         let was_running = row.state == RunState::Running;
         row.is_stopped = record.end_state == RunEnd::Cancelled(CancelReason::Stopped);
         row.state = record.end_state.state();
-        row.attempts = u16::try_from(record.tries).unwrap_or(u16::MAX);
+        row.attempts = u16::try_from(record.attempt_count).unwrap_or(u16::MAX);
         row.runner = record.runner.unwrap_or(NONE);
         row.begin = record.begin.unwrap_or(f64::NAN);
         row.end = record.end;
@@ -348,7 +348,7 @@ impl State {
     pub(super) fn attempt_ended(&mut self, at: f64, id: AttemptId, lost: Option<&Arc<str>>) {
         let Some(attempt) = self.attempts.remove(&id) else { return };
         let all = attempt.runs.count.max(1);
-        let took = (at - attempt.began.unwrap_or(attempt.given)).max(0.0);
+        let took = (at - attempt.began.unwrap_or(attempt.sent_at)).max(0.0);
         let mut left = all.saturating_sub(attempt.useful);
         self.totals.seconds_useful += took * f64::from(attempt.useful) / f64::from(all);
         for (reason, count) in &attempt.wasted {

@@ -164,9 +164,9 @@ pub struct AttemptDetail {
     pub runner: u32,
     pub incarnation: u32,
     /// Location of the runner.
-    pub node: Option<String>,
+    pub location: Option<String>,
     /// Time of its start by the engine.
-    pub given: UnixSeconds,
+    pub sent_at: UnixSeconds,
     /// Time of the runner's confirmation.
     pub began: Option<UnixSeconds>,
     pub ended: Option<UnixSeconds>,

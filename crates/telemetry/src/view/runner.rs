@@ -9,19 +9,18 @@ use super::UnixSeconds;
 #[serde(default)]
 pub struct RunnerRow {
     pub runner: u32,
-    /// Incarnation.
     pub incarnation: u32,
     /// `idle`, `busy`, `starting`, `cancelling`, `broken`, `stopped`.
     pub state: String,
-    /// Location.
-    pub node: Option<String>,
+    /// Host and pid of the worker.
+    pub location: Option<String>,
     pub stage: Option<String>,
     /// Seconds in the current stage.
     pub stage_for: Option<f64>,
     /// Typical duration of such attempts in seconds.
     pub typical_duration: Option<f64>,
     /// Code location, if the stage has lasted a while: `file:line function`.
-    pub place: Option<String>,
+    pub code_location: Option<String>,
     /// Seconds in the current state.
     pub age: f64,
     pub batch: Option<String>,
