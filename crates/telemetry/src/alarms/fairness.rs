@@ -24,11 +24,11 @@ const CLEAR_FACTOR: f64 = 0.8;
 pub(super) struct WorkflowFairness {
     /// Maximum ratio to the other workflows. `None`: not checked.
     factor: Option<f64>,
-    entries: BTreeMap<Arc<str>, Class>,
+    entries: BTreeMap<Arc<str>, WorkflowAverages>,
 }
 
 #[derive(Debug, Default)]
-struct Class {
+struct WorkflowAverages {
     wait: Average,
     kept: Average,
 }
@@ -43,9 +43,9 @@ struct Average {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum StarvedWorkflow {
     /// Mean waits in seconds.
-    Waits { class: Arc<str>, its: f64, others: f64 },
+    Waits { workflow: Arc<str>, its: f64, others: f64 },
     /// Shares of kept tasks.
-    Cancelled { class: Arc<str>, its: f64, others: f64 },
+    Cancelled { workflow: Arc<str>, its: f64, others: f64 },
 }
 
 impl Average {
@@ -64,27 +64,27 @@ impl WorkflowFairness {
         Self { factor, entries: BTreeMap::new() }
     }
 
-    pub(super) fn waited(&mut self, class: &Arc<str>, waited: Duration) {
-        if let Some(class) = self.class(class) {
-            class.wait.add(waited.as_secs_f64());
+    pub(super) fn waited(&mut self, workflow: &Arc<str>, waited: Duration) {
+        if let Some(workflow) = self.workflow(workflow) {
+            workflow.wait.add(waited.as_secs_f64());
         }
     }
 
-    pub(super) fn ended(&mut self, class: &Arc<str>, is_kept: bool) {
-        if let Some(class) = self.class(class) {
-            class.kept.add(f64::from(u8::from(is_kept)));
+    pub(super) fn ended(&mut self, workflow: &Arc<str>, is_kept: bool) {
+        if let Some(workflow) = self.workflow(workflow) {
+            workflow.kept.add(f64::from(u8::from(is_kept)));
         }
     }
 
-    fn class(&mut self, class: &Arc<str>) -> Option<&mut Class> {
+    fn workflow(&mut self, workflow: &Arc<str>) -> Option<&mut WorkflowAverages> {
         self.factor?;
-        if !self.entries.contains_key(class) {
+        if !self.entries.contains_key(workflow) {
             if self.entries.len() >= MAX_CLASSES {
                 return None;
             }
-            self.entries.insert(Arc::clone(class), Class::default());
+            self.entries.insert(Arc::clone(workflow), WorkflowAverages::default());
         }
-        self.entries.get_mut(class)
+        self.entries.get_mut(workflow)
     }
 
     /// Returns a starved workflow. A raised alarm lowers the limit.
@@ -93,23 +93,31 @@ impl WorkflowFairness {
         if self.entries.len() < 2 {
             return None;
         }
-        let waits = |class: &Class| class.wait.value();
-        let kept = |class: &Class| class.kept.value();
+        let waits = |workflow: &WorkflowAverages| workflow.wait.value();
+        let kept = |workflow: &WorkflowAverages| workflow.kept.value();
         let (all_waits, all_kept) = (self.all(waits), self.all(kept));
-        self.entries.iter().find_map(|(class, averages)| {
+        self.entries.iter().find_map(|(workflow, averages)| {
             if let Some((its, others)) = compare(waits(averages), all_waits)
                 && its > factor * others.max(MIN_WAIT_SECONDS)
             {
-                return Some(StarvedWorkflow::Waits { class: Arc::clone(class), its, others });
+                return Some(StarvedWorkflow::Waits {
+                    workflow: Arc::clone(workflow),
+                    its,
+                    others,
+                });
             }
             let (its, others) = compare(kept(averages), all_kept)?;
             let is_starved = its * factor < others;
-            is_starved.then(|| StarvedWorkflow::Cancelled { class: Arc::clone(class), its, others })
+            is_starved.then(|| StarvedWorkflow::Cancelled {
+                workflow: Arc::clone(workflow),
+                its,
+                others,
+            })
         })
     }
 
     /// Returns sum and number of the known averages.
-    fn all(&self, average: impl Fn(&Class) -> Option<f64>) -> (f64, u32) {
+    fn all(&self, average: impl Fn(&WorkflowAverages) -> Option<f64>) -> (f64, u32) {
         let values = self.entries.values().filter_map(average);
         values.fold((0.0, 0), |(sum, count), value| (sum + value, count + 1))
     }

@@ -54,11 +54,11 @@ pub(super) fn staleness(step: u64, mean: f64, max: f64) -> String {
 
 pub(super) fn starvation(starved: &StarvedWorkflow) -> String {
     let condition = match starved {
-        StarvedWorkflow::Waits { class, its, others } => format!(
-            "tasks of `{class}` wait {its:.1} s for their first attempt, others {others:.1} s"
+        StarvedWorkflow::Waits { workflow, its, others } => format!(
+            "tasks of `{workflow}` wait {its:.1} s for their first attempt, others {others:.1} s"
         ),
-        StarvedWorkflow::Cancelled { class, its, others } => format!(
-            "{:.0} % of the tasks of `{class}` are kept, {:.0} % of others: biased training data",
+        StarvedWorkflow::Cancelled { workflow, its, others } => format!(
+            "{:.0} % of the tasks of `{workflow}` are kept, {:.0} % of others: biased training data",
             its * 100.0,
             others * 100.0
         ),

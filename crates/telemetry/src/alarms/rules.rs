@@ -36,7 +36,7 @@ pub(super) struct AlarmRules {
     /// Last end of a run, or start of the work.
     last_progress: Duration,
     consecutive: u32,
-    classes: WorkflowFairness,
+    fairness: WorkflowFairness,
     drops: BTreeMap<&'static str, u64>,
     last_drop: Duration,
     broken: BTreeMap<RunnerId, Arc<str>>,
@@ -58,7 +58,7 @@ impl AlarmRules {
             idle: true,
             last_progress: Duration::ZERO,
             consecutive: 0,
-            classes: WorkflowFairness::new(config.starvation),
+            fairness: WorkflowFairness::new(config.starvation),
             drops: BTreeMap::new(),
             last_drop: Duration::ZERO,
             broken: BTreeMap::new(),
@@ -100,14 +100,14 @@ impl AlarmRules {
     }
 
     /// Records the wait of a task for its first attempt.
-    pub(super) fn waited(&mut self, class: &Arc<str>, waited: Duration) {
-        self.classes.waited(class, waited);
+    pub(super) fn waited(&mut self, workflow: &Arc<str>, waited: Duration) {
+        self.fairness.waited(workflow, waited);
     }
 
     /// Records the end of a task: kept, or cancelled without a result.
-    pub(super) fn task_ended(&mut self, class: &Arc<str>, is_kept: bool) {
-        self.classes.ended(class, is_kept);
-        match self.classes.starved(self.raised.contains(STARVATION)) {
+    pub(super) fn task_ended(&mut self, workflow: &Arc<str>, is_kept: bool) {
+        self.fairness.ended(workflow, is_kept);
+        match self.fairness.starved(self.raised.contains(STARVATION)) {
             Some(starved) => self.raise(STARVATION, || messages::starvation(&starved)),
             None => {
                 self.clear(STARVATION, || "no workflow is starved".to_owned());
