@@ -232,7 +232,7 @@ fn argument_name(kind: SpanKind, attribute: &'static str) -> Option<&'static str
         "error.type" => "failure",
         "gen_ai.request.model" => "model",
         "gen_ai.usage.input_tokens" => "prompt_tokens",
-        "gen_ai.usage.output_tokens" => "answer_tokens",
+        "gen_ai.usage.output_tokens" => "completion_tokens",
         "http.response.status_code" => "status",
         "server.address" => "server",
         other => other.strip_prefix("rollway.").unwrap_or(other),
