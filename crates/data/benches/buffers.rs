@@ -30,7 +30,7 @@ use rollway_experience::{Eid, Experience, ExperienceFields, Json};
 use rollway_testkit::postgres::Server;
 
 /// Samples of a write batch and of a read.
-const LOT: usize = 256;
+const SAMPLES_PER_WRITE: usize = 256;
 
 fn main() {
     // `cargo test --benches` only checks that it runs.
@@ -38,10 +38,10 @@ fn main() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::start(&[]);
     // Experiences of about 1 kB and 32 kB.
-    for (tokens, lots) in [(80, 40), (3_500, 12)] {
+    for (tokens, write_batches) in [(80, 40), (3_500, 12)] {
         let folder = folder.path().join(tokens.to_string());
         fs::create_dir(&folder).unwrap();
-        let work = Work::new(tokens, if whole { lots } else { 1 });
+        let work = Work::new(tokens, if whole { write_batches } else { 1 });
         work.limits(&folder);
         work.columns();
         work.buffers(&folder, &server);
@@ -53,51 +53,55 @@ struct Work {
     /// Experiences of one batch; batches differ in ids only.
     experiences: Vec<Experience>,
     payloads: Vec<Sample>,
-    lots: usize,
+    write_batches: usize,
     size: usize,
 }
 
 impl Work {
-    fn new(tokens: usize, lots: usize) -> Self {
-        let experiences: Vec<_> = (0..LOT).map(|row| experience(row, tokens)).collect();
+    fn new(tokens: usize, write_batches: usize) -> Self {
+        let experiences: Vec<_> =
+            (0..SAMPLES_PER_WRITE).map(|row| experience(row, tokens)).collect();
         let payloads: Vec<_> = experiences.iter().map(|one| Sample::new(one).unwrap()).collect();
-        let size = payloads.iter().map(|sample| sample.payload.len()).sum::<usize>() / LOT;
-        println!("\n{lots} batches of {LOT} experiences of {size} bytes");
+        let size =
+            payloads.iter().map(|sample| sample.payload.len()).sum::<usize>() / SAMPLES_PER_WRITE;
+        println!("\n{write_batches} batches of {SAMPLES_PER_WRITE} experiences of {size} bytes");
         println!("{:40} {:>14} {:>10}", "", "experiences/s", "MB/s");
-        Self { experiences, payloads, lots, size }
+        Self { experiences, payloads, write_batches, size }
     }
 
     /// The batches of a round, with their own ids.
-    fn lots(&self, round: usize) -> Vec<WriteBatch> {
-        let lot = |lot: usize| {
+    fn write_batches(&self, round: usize) -> Vec<WriteBatch> {
+        let batch = |batch: usize| {
             let sample = |(row, experience): (usize, &Experience)| {
                 let mut experience = experience.clone();
-                experience.eid.batch = ((round * self.lots + lot) as i64).into();
+                experience.eid.batch = ((round * self.write_batches + batch) as i64).into();
                 experience.eid.suffix = format!("{row:06x}");
                 Sample::new(&experience).unwrap()
             };
             let samples = self.experiences.iter().enumerate().map(sample).collect();
-            WriteBatch { key: format!("{round}/{lot}").into(), samples }
+            WriteBatch { key: format!("{round}/{batch}").into(), samples }
         };
-        (0..self.lots).map(lot).collect()
+        (0..self.write_batches).map(batch).collect()
     }
 
     fn limits(&self, folder: &Path) {
-        self.timed("copy (limit)", self.lots, || {
+        self.timed("copy (limit)", self.write_batches, || {
             for sample in &self.payloads {
                 black_box(sample.payload.to_vec());
             }
         });
-        let lots = self.lots(0);
+        let write_batches = self.write_batches(0);
         let (sender, receiver) = mpsc::sync_channel(16);
         self.timed("std::sync::mpsc (limit)", 1, || {
             thread::scope(|scope| {
-                scope.spawn(|| lots.iter().for_each(|lot| sender.send(lot.clone()).unwrap()));
-                receiver.iter().take(self.lots).for_each(|lot| drop(black_box(lot)));
+                scope.spawn(|| {
+                    write_batches.iter().for_each(|batch| sender.send(batch.clone()).unwrap())
+                });
+                receiver.iter().take(self.write_batches).for_each(|batch| drop(black_box(batch)));
             });
         });
         let mut file = File::create(folder.join("raw")).unwrap();
-        self.timed("write and fsync (limit)", self.lots, || {
+        self.timed("write and fsync (limit)", self.write_batches, || {
             for sample in &self.payloads {
                 file.write_all(&sample.payload).unwrap();
             }
@@ -107,9 +111,9 @@ impl Work {
 
     fn columns(&self) {
         let batch = to_batch(&self.experiences).unwrap();
-        self.timed("to_batch", self.lots, || drop(black_box(to_batch(&self.experiences))));
-        self.timed("from_batch", self.lots, || drop(black_box(from_batch(&batch))));
-        self.timed("to_ipc", self.lots, || drop(black_box(to_ipc(&self.experiences))));
+        self.timed("to_batch", self.write_batches, || drop(black_box(to_batch(&self.experiences))));
+        self.timed("from_batch", self.write_batches, || drop(black_box(from_batch(&batch))));
+        self.timed("to_ipc", self.write_batches, || drop(black_box(to_ipc(&self.experiences))));
     }
 
     fn buffers(&self, folder: &Path, server: &Server) {
@@ -130,9 +134,9 @@ impl Work {
         for (name, buffer) in buffers {
             let mut writer = buffer.writer("bench").unwrap();
             for action in ["write", "write known batches"] {
-                let mut lots = self.lots(0).into_iter();
-                self.timed(&format!("{name}: {action}"), self.lots, || {
-                    writer.write(&lots.next().unwrap()).unwrap();
+                let mut write_batches = self.write_batches(0).into_iter();
+                self.timed(&format!("{name}: {action}"), self.write_batches, || {
+                    writer.write(&write_batches.next().unwrap()).unwrap();
                 });
             }
             self.read(&format!("{name}: read"), &mut *buffer.reader("bench").unwrap());
@@ -143,7 +147,9 @@ impl Work {
             for (round, (socket, address)) in
                 (1..).zip([("Unix socket", unix), ("TCP", Address::loopback())])
             {
-                self.lots(round).iter().for_each(|lot| drop(writer.write(lot).unwrap()));
+                self.write_batches(round)
+                    .iter()
+                    .for_each(|batch| drop(writer.write(batch).unwrap()));
                 let options = ReaderServerOptions { address, ..ReaderServerOptions::default() };
                 let served = serve(Arc::clone(&buffer), options).unwrap();
                 let (url, secret) = (served.url(), served.secret().clone());
@@ -157,8 +163,11 @@ impl Work {
     }
 
     fn read(&self, name: &str, reader: &mut dyn ExperienceReader) {
-        self.timed(name, self.lots, || {
-            assert_eq!(reader.read(&request(LOT)).unwrap().samples.len(), LOT);
+        self.timed(name, self.write_batches, || {
+            assert_eq!(
+                reader.read(&request(SAMPLES_PER_WRITE)).unwrap().samples.len(),
+                SAMPLES_PER_WRITE
+            );
         });
     }
 
@@ -166,7 +175,8 @@ impl Work {
     fn python(&self, name: &str, address: &str) {
         let Some(python) = std::env::var_os("ROLLWAY_BENCH_PYTHON") else { return };
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/sqlalchemy_writer.py");
-        let numbers = [self.lots, LOT, self.size].map(|number| number.to_string());
+        let numbers =
+            [self.write_batches, SAMPLES_PER_WRITE, self.size].map(|number| number.to_string());
         let output = Command::new(python).arg(script).arg(address).args(numbers).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let seconds = String::from_utf8_lossy(&output.stdout).trim().parse().unwrap();
@@ -182,7 +192,7 @@ impl Work {
     }
 
     fn show(&self, name: &str, took: Duration) {
-        let count = (self.lots * LOT) as f64 / took.as_secs_f64();
+        let count = (self.write_batches * SAMPLES_PER_WRITE) as f64 / took.as_secs_f64();
         println!("{name:40} {count:>14.0} {:>10.1}", count * self.size as f64 / 1e6);
     }
 }

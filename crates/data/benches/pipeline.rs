@@ -25,8 +25,8 @@ const ROUNDS: usize = 50;
 struct Sink;
 
 impl ExperienceWriter for Sink {
-    fn write(&mut self, lot: &WriteBatch) -> Result<WriteResult> {
-        Ok(WriteResult { stored: black_box(lot).samples.len(), ..WriteResult::default() })
+    fn write(&mut self, batch: &WriteBatch) -> Result<WriteResult> {
+        Ok(WriteResult { stored: black_box(batch).samples.len(), ..WriteResult::default() })
     }
 
     fn close(&mut self) -> Result<()> {

@@ -36,7 +36,7 @@ fn unacknowledged_samples_survive_a_restart() {
     drop((writer_one, reader_one, queue));
 
     let queue = open_queue(durable(folder.path()));
-    assert_eq!((queue.usage().unread, queue.usage().lots), (3, 2));
+    assert_eq!((queue.usage().unread, queue.usage().write_batches), (3, 2));
     let (mut writer, mut reader) = (writer(&queue), reader(&queue));
     let again = writer.write(&mixed).unwrap();
     assert_eq!((again.stored, again.known), (0, 3));

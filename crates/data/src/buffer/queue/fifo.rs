@@ -127,7 +127,7 @@ impl FifoStore {
     }
 
     fn fits(&self, weight: usize) -> bool {
-        self.usage.lots < self.options.capacity && self.fits_in_memory(weight)
+        self.usage.write_batches < self.options.capacity && self.fits_in_memory(weight)
     }
 
     fn push(
@@ -158,7 +158,7 @@ impl FifoStore {
         self.next += count as u64;
         self.usage.unread += count;
         if count > 0 {
-            self.usage.lots += 1;
+            self.usage.write_batches += 1;
             self.batches.insert(first, entry);
         }
     }
@@ -174,10 +174,10 @@ impl FifoStore {
             return Ok(InsertOutcome::TooLarge(message));
         }
         let waits = matches!(self.options.when_full, QueueFullPolicy::Wait { .. });
-        let (lots, capacity) = (self.usage.lots, self.options.capacity);
-        if waits && lots >= capacity {
+        let (write_batches, capacity) = (self.usage.write_batches, self.options.capacity);
+        if waits && write_batches >= capacity {
             return Ok(InsertOutcome::Full(format!(
-                "{lots} write batches wait (capacity = {capacity})"
+                "{write_batches} write batches wait (capacity = {capacity})"
             )));
         }
         if disk.bytes() + size > limit {
@@ -236,7 +236,7 @@ impl FifoStore {
         entry.slots[at].state = FifoState::Held;
         entry.unread -= 1;
         let was_last = entry.unread == 0;
-        self.usage.lots -= usize::from(was_last);
+        self.usage.write_batches -= usize::from(was_last);
         self.usage.unread -= 1;
         self.usage.held += 1;
         self.held.entry(reader).or_default().push(number);
@@ -248,7 +248,7 @@ impl FifoStore {
         entry.slots[at].state = FifoState::Unread;
         entry.unread += 1;
         let is_first = entry.unread == 1;
-        self.usage.lots += usize::from(is_first);
+        self.usage.write_batches += usize::from(is_first);
         self.usage.unread += 1;
         self.usage.held -= 1;
         self.cursor = self.cursor.min(number);
@@ -276,7 +276,7 @@ impl FifoStore {
                 disk.batch_removed(first, key);
             }
         }
-        self.usage.lots -= usize::from(was_last);
+        self.usage.write_batches -= usize::from(was_last);
         self.usage.unread -= usize::from(unread);
         self.usage.held -= usize::from(!unread);
         self.usage.bytes -= sample.as_ref().map_or(0, weight);
@@ -336,9 +336,9 @@ impl QueueStore for FifoStore {
             }
         }
         if !self.fits(batch.weight) {
-            let QueueUsage { lots, bytes, .. } = self.usage;
+            let QueueUsage { write_batches, bytes, .. } = self.usage;
             return Ok(InsertOutcome::Full(format!(
-                "{lots} write batches wait (capacity = {capacity}) and {bytes} bytes are held \
+                "{write_batches} write batches wait (capacity = {capacity}) and {bytes} bytes are held \
                  (max_bytes = {bytes_max})"
             )));
         }
@@ -400,13 +400,13 @@ impl QueueStore for FifoStore {
         Ok(())
     }
 
-    fn end_rests(&mut self, _now: Duration) -> Option<Duration> {
+    fn end_cooldowns(&mut self, _now: Duration) -> Option<Duration> {
         None
     }
 
     fn finish(&mut self, _finished: bool, _known: &mut SeenIds) {}
 
-    fn starved_by(&self, reader: ReaderId) -> bool {
+    fn is_blocked_by(&self, reader: ReaderId) -> bool {
         self.usage.unread == 0
             && self.held.get(&reader).is_some_and(|numbers| numbers.len() == self.usage.held)
     }

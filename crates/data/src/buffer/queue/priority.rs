@@ -142,16 +142,16 @@ impl PriorityStore {
         weight: usize,
     ) -> std::result::Result<Vec<u64>, &'static str> {
         // Spent batches take bytes but no capacity.
-        let mut lots = self.ranks.len() + usize::from(self.open.is_some());
+        let mut write_batches = self.ranks.len() + usize::from(self.open.is_some());
         let mut bytes = self.usage.bytes;
         let mut victims = Vec::new();
         let mut candidates = self.ranks.iter().filter(|(_, batch)| self.batches[batch].held == 0);
-        while lots >= self.capacity || bytes + weight > self.bytes_max {
+        while write_batches >= self.capacity || bytes + weight > self.bytes_max {
             let Some((lowest, batch)) = candidates.next() else { return Err("no_room") };
             if *lowest > rank {
                 return Err("lower_priority");
             }
-            lots -= 1;
+            write_batches -= 1;
             bytes -= self.batches[batch].weight();
             victims.push(*batch);
         }
@@ -393,7 +393,7 @@ impl QueueStore for PriorityStore {
         Ok(())
     }
 
-    fn end_rests(&mut self, now: Duration) -> Option<Duration> {
+    fn end_cooldowns(&mut self, now: Duration) -> Option<Duration> {
         self.now = now;
         while let Some(&(due, batch)) = self.resting.first() {
             if due > now {
@@ -413,13 +413,17 @@ impl QueueStore for PriorityStore {
         }
     }
 
-    fn starved_by(&self, _reader: ReaderId) -> bool {
+    fn is_blocked_by(&self, _reader: ReaderId) -> bool {
         false
     }
 
     fn usage(&self) -> QueueUsage {
         let unread = |batch: &u64| self.batches.get(batch).map_or(0, |entry| entry.unread);
         let ready = self.waiting.iter().map(|(_, batch)| batch).chain(&self.open);
-        QueueUsage { lots: self.ranks.len(), unread: ready.map(unread).sum(), ..self.usage }
+        QueueUsage {
+            write_batches: self.ranks.len(),
+            unread: ready.map(unread).sum(),
+            ..self.usage
+        }
     }
 }

@@ -60,7 +60,7 @@ impl QueueReader {
         loop {
             let mut rest = None;
             if state.waiting_readers.is_first(ticket) {
-                rest = state.store.end_rests(self.shared.options.clock.now());
+                rest = state.store.end_cooldowns(self.shared.options.clock.now());
                 if let Err(error) = self.gather(&mut state, request, &mut taken) {
                     return (state, Err(error));
                 }
@@ -73,7 +73,7 @@ impl QueueReader {
                     break;
                 }
                 // Writers wait for room that only this reader can free by acknowledging.
-                if !state.waiting_writers.is_empty() && state.store.starved_by(self.id) {
+                if !state.waiting_writers.is_empty() && state.store.is_blocked_by(self.id) {
                     if taken.samples.is_empty() {
                         let error = self.shared.full(
                             "unacknowledged samples read with keep take all of bytes_max; read \

@@ -37,13 +37,13 @@ pub(super) trait QueueStore: Send {
     fn seek(&mut self, position: u64, seen: &mut SeenIds) -> std::result::Result<(), String>;
 
     /// Ends due rests; returns the time until the next one ends.
-    fn end_rests(&mut self, now: Duration) -> Option<Duration>;
+    fn end_cooldowns(&mut self, now: Duration) -> Option<Duration>;
 
     /// Sets whether data has ended; then nothing is reused.
     fn finish(&mut self, finished: bool, seen: &mut SeenIds);
 
     /// Returns whether only samples held by this reader keep writers waiting.
-    fn starved_by(&self, reader: ReaderId) -> bool;
+    fn is_blocked_by(&self, reader: ReaderId) -> bool;
 
     fn usage(&self) -> QueueUsage;
 
@@ -107,7 +107,7 @@ pub(super) enum TakeOutcome {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueUsage {
     /// Write batches with unread samples.
-    pub lots: usize,
+    pub write_batches: usize,
     /// Unread samples.
     pub unread: usize,
     /// Samples read and not acknowledged.

@@ -61,7 +61,7 @@ impl QueueWriter {
             return Ok(Ok(WriteResult { known, ..WriteResult::default() }));
         }
         let now = self.shared.options.clock.now();
-        state.store.end_rests(now);
+        state.store.end_cooldowns(now);
         match state.store.offer(fresh, &mut state.seen)? {
             InsertOutcome::Full(limit) => Ok(Err(limit)),
             InsertOutcome::TooLarge(limit) => Err(self.shared.full(limit)),
