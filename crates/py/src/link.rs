@@ -75,7 +75,7 @@ impl Inbox {
     }
 
     /// Wakes the event loop if there is something for it.
-    fn ring_if_any(&self) {
+    fn wake_event_loop(&self) {
         let any = !self.messages.lock().is_empty() || self.ended.lock().is_some();
         if any && !self.wake_pending.swap(true, Ordering::AcqRel) {
             // A full socket is readable already.
@@ -362,7 +362,7 @@ impl WorkerLink {
     /// Runs a future on the connection; the event loop reads messages that arrive meanwhile.
     fn at_once<T: Send>(&self, py: Python<'_>, work: impl Future<Output = T> + Send) -> T {
         let done = py.detach(|| self.driver.run(work));
-        self.inbox.ring_if_any();
+        self.inbox.wake_event_loop();
         done
     }
 

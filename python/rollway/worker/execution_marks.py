@@ -31,7 +31,7 @@ _steps = itertools.cycle(range(1, _THREAD))
 _marks: MutableSequence[int] | mmap.mmap = bytearray(1)
 
 
-def new_file(places: int) -> str:
+def new_file(slots: int) -> str:
     """Creates an anonymous marks file, for a process that was not given one."""
     if hasattr(os, "memfd_create"):
         # Unlinked: it is deleted with the process, which keeps it open.
@@ -39,7 +39,7 @@ def new_file(places: int) -> str:
         path = f"/proc/self/fd/{descriptor}"
     else:
         descriptor, path = tempfile.mkstemp(prefix="rollway-marks-")
-    os.write(descriptor, bytes(places))
+    os.write(descriptor, bytes(slots))
     return path
 
 

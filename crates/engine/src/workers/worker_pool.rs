@@ -326,7 +326,7 @@ impl WorkerPool {
         let (running, shared) = (Arc::clone(&process), Arc::clone(&self.shared));
         tokio::spawn(async move {
             let ends = Arc::clone(&running).launched(&shared, &*launcher);
-            running.live(&shared, ends).await;
+            running.supervise(&shared, ends).await;
         });
         self.shared.assign(reporter, &process);
         if !reporter.isolated {
@@ -362,7 +362,7 @@ impl RunnerBackend for WorkerPool {
         if let Some(manual) = self.shared.manual() {
             manual.leave(&self.shared, runner, incarnation);
         } else if let Some(process) = self.shared.unassign(runner, incarnation) {
-            process.leave(runner, incarnation);
+            process.remove_runner(runner, incarnation);
         }
     }
 

@@ -87,7 +87,7 @@ impl RuntimeDriver {
                     let _ = outbox.try_send();
                     poll_tasks().await;
                 });
-                inbox.ring_if_any();
+                inbox.wake_event_loop();
             }
             (seen, waited) = (turns, waits);
             quiet = if waits { 0 } else { IDLE_POLLS.min(quiet + 1) };

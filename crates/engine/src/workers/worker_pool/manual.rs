@@ -76,7 +76,7 @@ impl ManualWorkers {
             shared.states.remove_location(runner, incarnation);
         }
         if let Some(process) = shared.unassign(runner, incarnation) {
-            process.leave(runner, incarnation);
+            process.remove_runner(runner, incarnation);
         }
     }
 
@@ -113,7 +113,7 @@ impl ManualWorkers {
         self.tracker.spawn(async move {
             let ended =
                 async { described(&disconnected.await.unwrap_or(DisconnectReason::Dropped)) };
-            Arc::clone(&running).live(&shared, ended).await;
+            Arc::clone(&running).supervise(&shared, ended).await;
             if let Some(manual) = shared.manual() {
                 manual.state.lock().processes.retain(|process| !Arc::ptr_eq(process, &running));
             }

@@ -28,7 +28,7 @@ const FINAL_OUTPUT_TIMEOUT: Duration = Duration::from_secs(2);
 pub(super) struct WorkerProcess {
     number: u64,
     /// Maximum number of runners. `None`: unlimited.
-    room: Option<u32>,
+    max_runners: Option<u32>,
     /// Hosts one runner only.
     isolated: bool,
     hosted: Mutex<HostedRunners>,
@@ -62,7 +62,7 @@ impl WorkerProcess {
     pub(super) fn new(number: u64) -> Self {
         Self {
             number,
-            room: None,
+            max_runners: None,
             isolated: false,
             hosted: Mutex::default(),
             end: CancellationToken::new(),
@@ -75,14 +75,16 @@ impl WorkerProcess {
     }
 
     /// Returns a manual worker with a number of runners.
-    pub(super) fn manual(number: u64, room: u32) -> Self {
-        Self { room: Some(room), ..Self::new(number) }
+    pub(super) fn manual(number: u64, max_runners: u32) -> Self {
+        Self { max_runners: Some(max_runners), ..Self::new(number) }
     }
 
     /// Adds a runner. `false`: the process is closed or full.
     pub(super) fn add(&self, shared: &WorkerPoolShared, reporter: &Reporter) -> bool {
         let mut hosted = self.hosted.lock();
-        let is_full = self.room.is_some_and(|room| hosted.runners.len() >= room as usize);
+        let is_full = self
+            .max_runners
+            .is_some_and(|max_runners| hosted.runners.len() >= max_runners as usize);
         if hosted.closed || is_full {
             return false;
         }
@@ -102,7 +104,7 @@ impl WorkerProcess {
 
     /// Removes an incarnation. A busy one ends the process. One that has not started closes the
     /// process for new runners, which it might block as well.
-    pub(super) fn leave(&self, runner: RunnerId, incarnation: Incarnation) {
+    pub(super) fn remove_runner(&self, runner: RunnerId, incarnation: Incarnation) {
         let mut hosted = self.hosted.lock();
         if hosted.runners.get(&runner).is_none_or(|slot| slot.reporter.incarnation() != incarnation)
         {
@@ -111,7 +113,7 @@ impl WorkerProcess {
         let stage = hosted.runners.remove(&runner).map(|slot| slot.stage);
         hosted.closed |= stage != Some(HostedState::Idle);
         // A manual worker stays for other runners.
-        let useless = hosted.runners.is_empty() && (self.room.is_none() || hosted.closed);
+        let useless = hosted.runners.is_empty() && (self.max_runners.is_none() || hosted.closed);
         if stage == Some(HostedState::Busy) || useless {
             hosted.closed = true;
             self.end.cancel();
@@ -157,7 +159,7 @@ impl WorkerProcess {
         let offered = handshake.hello().runners as usize;
         let runners: Vec<_> = hosted.runners.iter().map(incarnation).collect();
         let (first, rest) = runners.split_at(offered.min(runners.len()));
-        let env = match self.room {
+        let env = match self.max_runners {
             Some(_) => shared.options.env.iter().cloned().collect(),
             None => BTreeMap::new(),
         };
@@ -244,7 +246,7 @@ impl WorkerProcess {
     }
 
     /// Waits for the end of the process and reports it to its runners.
-    pub(super) async fn live(
+    pub(super) async fn supervise(
         self: Arc<Self>,
         shared: &WorkerPoolShared,
         ends: impl Future<Output = ProcessExit>,
