@@ -34,8 +34,8 @@ pub use crate::scheduler::{
     BatchView, ByDropReason, ByIgnoreReason, CollectOutcome, CollectedResults, Core, CoreConfig,
     CoreEvent, CoreLimits, Counters, Deadline, DeadlineReason, DeliveryOutcome, DropReason,
     DynamicTimeout, FailedRun, IgnoreReason, Input, LedgerRecord, OverRollout, PoolLoad, Refusal,
-    Request, Response, RunRange, RunTally, RunnerState, RunnerView, Scaler, ScalingBounds, Status,
-    StopReport, Supervision, TaskCount, TaskResult, TaskSpec, TaskTally, TaskView,
-    UnresponsivePolicy,
+    Request, Response, RunRange, RunTally, RunnerState, RunnerView, Scaler, ScalingBounds,
+    StartDelay, Status, StopReport, Supervision, TaskCount, TaskResult, TaskSpec, TaskTally,
+    TaskView, UnresponsivePolicy,
 };
 pub use crate::time::Time;

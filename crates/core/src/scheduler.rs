@@ -73,5 +73,5 @@ pub use self::status::{
 use self::task::{CoreTask, EndedTask, RunPhase, TaskPhase, TaskRuns};
 pub use self::task_view::TaskView;
 use self::timers::Timers;
-pub use self::view::{BatchView, Deadline, DeadlineReason, RunnerState, RunnerView};
+pub use self::view::{BatchView, Deadline, DeadlineReason, RunnerState, RunnerView, StartDelay};
 use self::wait_all::WaitAllWaiter;

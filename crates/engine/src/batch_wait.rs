@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use rollway_base::human;
-use rollway_core::{BatchId, BatchState, RunnerState};
+use rollway_core::{BatchId, BatchState, RunnerState, StartDelay, Time};
 
 use crate::driver_handle::DriverHandle;
 use crate::job_wait::{LogPace, WaitReason};
@@ -46,6 +46,7 @@ impl DriverHandle {
         batch: Option<BatchId>,
         sink: Option<&Arc<dyn Sink>>,
     ) -> Option<BatchWait> {
+        let origin = self.origin;
         let find = move |core: &rollway_core::Core| {
             let runs = &core.counters().runs;
             let ended = runs.succeeded + runs.failed.total() + runs.cancelled.total();
@@ -56,9 +57,11 @@ impl DriverHandle {
                 Some(batch) => core.batch(&batch).filter(is_open),
                 None => core.batches().find(is_open),
             };
-            Some((view?, ended))
+            let view = view?;
+            let delay = core.start_delay(&view.batch);
+            Some((view, ended, delay, Time::ZERO.after(origin.elapsed())))
         };
-        let (view, ended) = self.inspect(find).await.ok()??;
+        let (view, ended, delay, now) = self.inspect(find).await.ok()??;
         let runners = self.runners().await.ok()?;
         let batch = view.batch;
         let (pending, running) = (view.runs.pending, view.runs.running);
@@ -86,6 +89,8 @@ impl DriverHandle {
             servers
         } else if pending > 0 && !runners.iter().any(is_ready) {
             WaitReason::Runner { batch, pending, message: first_message(&runners) }
+        } else if let Some(delay) = delay {
+            delayed(batch, pending, delay, now)
         } else {
             let (total, longest) = (view.runs.submitted, longest.map(describe));
             WaitReason::Runs { batch, open, total, longest }
@@ -144,6 +149,16 @@ impl DriverHandle {
                 |it: BatchWait| format!("{}\nhint: {}", it.reason.message(), it.reason.remedy());
             pace.log(wait.map(message).as_deref());
         }
+    }
+}
+
+/// Returns the wait of pending runs that are not dispatched to ready runners.
+fn delayed(batch: BatchId, pending: u64, delay: StartDelay, now: Time) -> WaitReason {
+    match delay {
+        StartDelay::Backoff { until, failure } => {
+            WaitReason::Retry { batch, runs: pending, next: until.since(now), failure }
+        }
+        StartDelay::PayloadBudget { held } => WaitReason::PayloadBudget { batch, pending, held },
     }
 }
 

@@ -33,7 +33,7 @@ pub(crate) struct DriverHandle {
     requests: Arc<AtomicU64>,
     pub(crate) states: RunnerStatusTable,
     /// Instant of the core's time zero.
-    origin: Instant,
+    pub(crate) origin: Instant,
     lag: LoopLagMeter,
 }
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use parking_lot::Mutex;
 use rollway_base::human;
-use rollway_core::BatchId;
+use rollway_core::{BatchId, RunFailure};
 
 /// Time after which a wait is logged.
 const LOG_AFTER: Duration = Duration::from_secs(5);
@@ -52,6 +52,10 @@ pub enum WaitReason {
     Start { message: Option<String> },
     /// A runner: runs are pending, and no runner is ready.
     Runner { batch: BatchId, pending: u64, message: Option<String> },
+    /// The end of a retry backoff: all runs of a batch that have not ended wait for it.
+    Retry { batch: BatchId, runs: u64, next: Duration, failure: Option<RunFailure> },
+    /// The payload budget: runs are pending, and experiences of earlier batches fill it.
+    PayloadBudget { batch: BatchId, pending: u64, held: u64 },
     /// Runs of a batch.
     Runs { batch: BatchId, open: u64, total: u64, longest: Option<String> },
     /// The delivery of a batch: operators of the pipeline, then the buffer.
@@ -74,6 +78,8 @@ impl WaitReason {
             Self::Staleness { .. } => "staleness",
             Self::Server { .. } => "server",
             Self::Start { .. } | Self::Runner { .. } => "runner",
+            Self::Retry { .. } => "retry",
+            Self::PayloadBudget { .. } => "payload_budget",
             Self::Runs { .. } => "runs",
             Self::Delivery { .. } => "delivery",
             Self::Reader { .. } => "reader",
@@ -100,12 +106,26 @@ impl WaitReason {
                 format!("the job waits for its first runners{reason}")
             }
             Self::Runner { batch, pending, message } => {
-                let (runs, wait) = if *pending == 1 { ("run", "waits") } else { ("runs", "wait") };
                 let reason = message.as_ref().map(|it| format!(": {it}")).unwrap_or_default();
+                format!("{} for a runner, none is ready{reason}", runs_wait(*pending, batch))
+            }
+            Self::Retry { batch, runs, next, failure } => {
+                let headline = |it: &RunFailure| it.message.lines().next().map(str::to_owned);
+                let headline = failure.as_ref().and_then(headline);
+                let cause = match failure.as_ref().zip(headline) {
+                    Some((failure, headline)) => format!(" as {}: {headline}", failure.kind),
+                    None => String::new(),
+                };
                 format!(
-                    "{pending} {runs} of batch {batch} {wait} for a runner, none is ready{reason}"
+                    "{} for a retry, the next in {}, after a failure{cause}",
+                    runs_wait(*runs, batch),
+                    human::duration(*next)
                 )
             }
+            Self::PayloadBudget { batch, pending, held } => format!(
+                "{} for the delivery of earlier batches: {held} bytes of experiences are held",
+                runs_wait(*pending, batch)
+            ),
             // The counts are not known at the start of the wait.
             Self::Runs { batch, total: 0, .. } => format!("batch {batch} waits for its runs"),
             Self::Runs { batch, open, total, longest } => {
@@ -139,6 +159,13 @@ impl WaitReason {
                 "start the workers if the job does not (`cluster: manual`), or check their log"
             }
             Self::Runner { .. } => "check the log of the workers; `rollway top` shows every runner",
+            Self::Retry { failure: Some(failure), .. } => failure.kind.remedy(),
+            Self::Retry { failure: None, .. } => {
+                "`rollway debug` runs one task and shows its error"
+            }
+            Self::PayloadBudget { .. } => {
+                "check what earlier batches wait for, or raise `explorer.limits.payload_bytes`"
+            }
             Self::Runs { .. } => {
                 "`rollway top` shows every runner and cancels a single run; \
                  `explorer.max_timeout` bounds an attempt"
@@ -154,6 +181,11 @@ impl WaitReason {
     pub const fn is_work(&self) -> bool {
         matches!(self, Self::Runs { .. })
     }
+}
+
+fn runs_wait(count: u64, batch: &BatchId) -> String {
+    let (runs, wait) = if count == 1 { ("run", "waits") } else { ("runs", "wait") };
+    format!("{count} {runs} of batch {batch} {wait}")
 }
 
 impl JobWait {

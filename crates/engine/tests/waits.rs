@@ -10,7 +10,9 @@ use std::sync::{Arc, Mutex};
 use futures_util::future::BoxFuture;
 use rollway_base::Secret;
 use rollway_core::metrics::Metrics;
-use rollway_core::{AttemptId, BatchType, CoreConfig, Incarnation, RunnerId};
+use rollway_core::{
+    AttemptId, BatchType, CoreConfig, CoreLimits, FailureKind, Incarnation, RunFailure, RunnerId,
+};
 use rollway_engine::job_wait::WaitReason;
 use rollway_engine::{
     AttemptSpec, BatchDelivery, CollectOptions, DeliveryResult, LocalRunners, Reporter,
@@ -163,6 +165,52 @@ async fn wait_for_a_server_is_logged_with_its_reason_and_remedy() {
     assert!(timeout(9 * SECOND, waiting).await.is_err());
     let line = "the job waits for a server of model policy: http://a:1 is unhealthy (refused)\n\
                 hint: start the server, or correct its address";
+    assert_eq!(log.waits(), [(5, line.to_owned())]);
+}
+
+/// Fails as a workflow whose model calls no server takes.
+async fn no_server(_: RunContext) -> Result<RunOutput, RunFailure> {
+    Err(RunFailure::new(FailureKind::ModelUnavailable, "no server is usable\ntried http://a:1"))
+}
+
+#[tokio::test(start_paused = true)]
+async fn backoff_of_all_runs_is_logged_with_the_last_failure_and_the_next_attempt() {
+    let (log, _guard) = LogLines::collect();
+    let runners = LocalRunners::new(WorkflowRegistry::default().with("call", no_server));
+    let mut config = local_config();
+    config.failures.rule_mut(FailureKind::ModelUnavailable).backoff = 60 * SECOND;
+    let scheduler = Scheduler::new(config, runners);
+    scheduler.start().await.unwrap();
+    scheduler.schedule(tasks("call", 3, 1), 1).await.unwrap();
+    let waiting = scheduler.get_statuses(1, CollectOptions::default());
+    assert!(timeout(19 * SECOND, waiting).await.is_err());
+    let line = |next: &str| {
+        format!(
+            "3 runs of batch 1 wait for a retry, the next in {next}, after a failure as \
+             model_unavailable: no server is usable\nhint: check that the inference servers respond"
+        )
+    };
+    assert_eq!(log.waits(), [(5, line("55 s")), (10, line("50 s"))]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn exhausted_payload_budget_is_logged_with_its_remedy() {
+    let (log, _guard) = LogLines::collect();
+    let answer = |_: RunContext| async {
+        Ok(RunOutput { payload: Some("payload".into()), metrics: Metrics::new() })
+    };
+    let runners = LocalRunners::new(WorkflowRegistry::default().with("answer", answer));
+    let limits = CoreLimits { payload_bytes: 14, ..CoreLimits::default() };
+    let config = CoreConfig { limits, runners: 1, ..local_config() };
+    let scheduler = Scheduler::new(config, runners);
+    scheduler.start().await.unwrap();
+    scheduler.schedule(tasks("answer", 1, 1), 1).await.unwrap();
+    scheduler.schedule(tasks("answer", 2, 1), 2).await.unwrap();
+    let waiting = scheduler.get_statuses(2, CollectOptions::default());
+    assert!(timeout(9 * SECOND, waiting).await.is_err());
+    let line = "2 runs of batch 2 wait for the delivery of earlier batches: 7 bytes of experiences \
+                are held\nhint: check what earlier batches wait for, or raise \
+                `explorer.limits.payload_bytes`";
     assert_eq!(log.waits(), [(5, line.to_owned())]);
 }
 

@@ -7,8 +7,8 @@ use std::time::Duration;
 use super::{CoreTask, RunPhase, TaskPhase, TaskRuns};
 use crate::{
     BatchId, BatchKey, BatchPriority, BatchResult, BatchState, BatchType, ByDropReason,
-    FailureKind, LeaseId, RequestId, RunId, RunRange, RunTally, RunnerId, TaskId, TaskTally, Time,
-    UnresponsivePolicy,
+    FailureKind, LeaseId, RequestId, RunFailure, RunId, RunRange, RunTally, RunnerId, TaskId,
+    TaskTally, Time, UnresponsivePolicy,
 };
 
 /// A batch, active or remembered.
@@ -49,6 +49,8 @@ pub(crate) struct CoreBatch {
     /// True if a finalizer has accepted the batch with the present tasks.
     pub(crate) accepted: bool,
     pub(crate) failed: Option<(FailureKind, Arc<str>)>,
+    /// Last failure of a run that is retried.
+    pub(crate) last_retried: Option<RunFailure>,
     /// Requested or executed abort.
     pub(crate) abort: Option<AbortSpec>,
     /// Result of a closed batch.
@@ -69,6 +71,8 @@ pub(crate) enum BatchOwner {
 pub(crate) struct PendingRetry {
     pub(crate) task: TaskId,
     pub(crate) run: RunId,
+    /// End of its backoff.
+    pub(crate) due: Time,
     /// The runner of the failure, avoided until the given time.
     pub(crate) avoid: (RunnerId, Time),
 }
@@ -151,6 +155,7 @@ impl CoreBatch {
             offered: false,
             accepted: false,
             failed: None,
+            last_retried: None,
             abort: None,
             result: None,
         }

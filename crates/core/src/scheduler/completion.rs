@@ -133,6 +133,10 @@ impl Core {
                 self.end_run(key, id, *run, ending);
             } else {
                 self.counters.retries[kind] += 1;
+                if let Some(batch) = self.batches.get_mut(&key) {
+                    let message = Arc::clone(&message);
+                    batch.last_retried = Some(RunFailure { kind, message });
+                }
                 self.emit(|| {
                     let message = Arc::clone(&message);
                     CoreEvent::Retried { batch: key, task: id, run: *run, kind, message }
@@ -192,7 +196,8 @@ impl Core {
         pause: Duration,
         runner: RunnerId,
     ) {
-        let until = self.now.after(pause).after(self.config.supervision.other_runner_wait);
+        let due = self.now.after(pause);
+        let until = due.after(self.config.supervision.other_runner_wait);
         for run in runs {
             if self.phase != CorePhase::Running {
                 let ending = RunEnd::Cancelled(CancelReason::Stopped);
@@ -207,14 +212,14 @@ impl Core {
                 tally.pending += 1;
             }
             self.progress.last = self.now;
-            let retry = PendingRetry { task, run: *run, avoid: (runner, until) };
+            let retry = PendingRetry { task, run: *run, due, avoid: (runner, until) };
             if pause.is_zero() {
                 self.queue_retry(key, retry);
                 continue;
             }
             let serial = self.serial();
             let mut timer = None;
-            self.timers.set(DeadlineReason::Retry(serial), &mut timer, Some(self.now.after(pause)));
+            self.timers.set(DeadlineReason::Retry(serial), &mut timer, Some(due));
             self.queues.paused.insert(serial, (key, retry));
         }
     }

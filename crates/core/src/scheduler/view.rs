@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{RunnerSlot, SlotAttempt};
+use super::{PendingRetry, RunPhase, RunnerSlot, SlotAttempt};
 use crate::{
     AttemptId, BatchId, BatchKey, BatchState, BatchType, Core, Counters, Incarnation, RequestId,
-    RunId, RunTally, RunnerId, TaskId, TaskTally, Time,
+    RunFailure, RunId, RunTally, RunnerId, TaskId, TaskTally, Time,
 };
 
 /// State of a runner. It is idle only after its own report.
@@ -84,6 +84,23 @@ pub struct BatchView {
     pub waiters: u64,
 }
 
+/// Cause for which no run of a batch is in an attempt, although runs are pending.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StartDelay {
+    /// All pending runs wait for the end of their retry backoff.
+    Backoff {
+        /// Earliest end of a backoff.
+        until: Time,
+        /// The last failure that is retried.
+        failure: Option<RunFailure>,
+    },
+    /// The payload budget is exhausted.
+    PayloadBudget {
+        /// Bytes of the payloads held by all batches.
+        held: u64,
+    },
+}
+
 /// Earliest time at which the passing of time may change the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deadline {
@@ -150,6 +167,32 @@ impl Core {
             payload_bytes: batch.held_bytes,
             waiters: batch.waiters.len() as u64,
         })
+    }
+
+    /// Returns the cause for which no run of an active batch is in an attempt. `None`: an attempt
+    /// is in flight, no run is pending, or runs are pending that could be dispatched to a ready
+    /// runner.
+    pub fn start_delay(&self, batch: &BatchId) -> Option<StartDelay> {
+        let key = *self.ids.get(batch)?;
+        let batch = self.batches.get(&key)?;
+        if batch.terminal() || batch.attempts > 0 || batch.runs.pending == 0 {
+            return None;
+        }
+        if !self.room_for(key) {
+            return Some(StartDelay::PayloadBudget { held: self.counters.payload_bytes_held });
+        }
+        let is_pending = |retry: &PendingRetry| {
+            let work = batch.work(retry.task);
+            work.is_some_and(|work| work.runs[retry.run.0 as usize].state == RunPhase::Pending)
+        };
+        let paused = self.queues.paused.values().filter(|(of, _)| *of == key);
+        let paused: Vec<_> =
+            paused.map(|(_, retry)| retry).filter(|retry| is_pending(retry)).collect();
+        if paused.len() as u64 != batch.runs.pending {
+            return None;
+        }
+        let until = paused.iter().map(|retry| retry.due).min()?;
+        Some(StartDelay::Backoff { until, failure: batch.last_retried.clone() })
     }
 
     /// Iterates over the active and closed batches, oldest first.

@@ -100,6 +100,27 @@ pub(crate) async fn wait_of_kind(stats: &LiveStats, name: &str) -> JobWait {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn live_statistics_name_the_failure_of_a_retry_backoff() {
+    let world = World::with(|_, _, _| TestRun::Fails);
+    let overrides = [
+        "explorer.failures={workflow: {retries: 1, backoff: 60}}",
+        "explorer.eval_on_startup=false",
+    ];
+    let mut explorer = world.prepare(&overrides, &EventLog::default()).await;
+    let (stats, stop) = (explorer.live_stats(), explorer.stopper());
+    let exploring = tokio::spawn(async move {
+        let explored = explorer.explore().await;
+        explorer.shutdown().await.unwrap();
+        explored
+    });
+    let message = wait_of_kind(&stats, "retry").await.reason.message();
+    assert!(message.starts_with("6 runs of batch 1 wait for a retry, the next in "), "{message}");
+    assert!(message.ends_with(", after a failure as workflow: not today"), "{message}");
+    stop.stop();
+    assert!(exploring.await.unwrap().unwrap().stopped);
+}
+
 /// Waits for a message before every batch.
 struct Blocked(Arc<Mutex<mpsc::Receiver<()>>>);
 

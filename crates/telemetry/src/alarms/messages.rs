@@ -14,9 +14,15 @@ use crate::failures::headline;
 
 pub(super) fn no_progress(stalled: Duration, busy: &[String], wait: Option<&JobWait>) -> String {
     let cause = match (busy, wait.map(|wait| &wait.reason)) {
-        (_, Some(reason @ (WaitReason::Server { .. } | WaitReason::Runner { .. }))) => {
-            format!("{}\nhint: {}", reason.message(), reason.remedy())
-        }
+        (
+            _,
+            Some(
+                reason @ (WaitReason::Server { .. }
+                | WaitReason::Runner { .. }
+                | WaitReason::Retry { .. }
+                | WaitReason::PayloadBudget { .. }),
+            ),
+        ) => format!("{}\nhint: {}", reason.message(), reason.remedy()),
         ([], _) => {
             "no runner is busy, though runs are pending: check that runners start and models are \
                reachable"
