@@ -44,6 +44,8 @@ pub enum WaitReason {
     Weights { step: u64, at_least: u64 },
     /// The last weights of the trainer, after the last step.
     LastWeights,
+    /// Servers that load weights.
+    Loading { version: u64, servers: String },
     /// The next step would exceed the configured staleness.
     Staleness { step: u64 },
     /// A usable server of a model.
@@ -75,6 +77,7 @@ impl WaitReason {
         match self {
             Self::Trainer { .. } => "trainer",
             Self::Weights { .. } | Self::LastWeights => "weights",
+            Self::Loading { .. } => "loading",
             Self::Staleness { .. } => "staleness",
             Self::Server { .. } => "server",
             Self::Start { .. } | Self::Runner { .. } => "runner",
@@ -94,6 +97,11 @@ impl WaitReason {
                 format!("the job waits after step {step} for weights of version {at_least}")
             }
             Self::LastWeights => "the job waits for the last weights of the trainer".to_owned(),
+            Self::Loading { version, servers } => {
+                format!(
+                    "the job waits for servers that load weights of version {version}: {servers}"
+                )
+            }
             Self::Staleness { step } => format!(
                 "step {step} waits for newer weights: it would exceed \
                  `synchronizer.max_staleness`"
@@ -150,6 +158,9 @@ impl WaitReason {
             Self::Weights { .. } | Self::LastWeights => {
                 "check that the trainer runs, has enough experiences for a train batch and \
                  publishes its weights"
+            }
+            Self::Loading { .. } => {
+                "check the log of these servers: they drain their requests, then load"
             }
             Self::Staleness { .. } => {
                 "check that the trainer runs and publishes, or raise `synchronizer.max_staleness`"

@@ -26,6 +26,9 @@ use crate::gateway_options::trained_model;
 /// First and longest pause before weights are loaded again.
 const LOAD_PAUSES: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(10));
 
+/// Maximum number of servers that a wait names.
+const MAX_NAMED_SERVERS: usize = 4;
+
 /// Name of the transfer group.
 const GROUP: &str = "rollway";
 
@@ -294,7 +297,7 @@ impl ExplorerHandles {
         };
         let in_flight = crate::gateway_options::in_flight(&self.config);
         let update = WeightUpdate { version, weights, in_flight, timeout };
-        let mut report = self.models.update(update.clone()).await;
+        let mut report = self.update(&update).await;
         if !self.is_loaded(version) {
             report = match update.weights {
                 WeightSource::Path(_) => self.load_again(&update, report).await,
@@ -320,6 +323,19 @@ impl ExplorerHandles {
         }
         self.report_fleet(None).await;
         Ok(began.elapsed())
+    }
+
+    /// Loads weights into all servers once. They drain their requests before.
+    async fn update(&self, update: &WeightUpdate) -> WeightUpdateReport {
+        let (version, timeout) = (update.version, update.timeout);
+        let is_old = |server: &ServerView| server.loaded != Some(version);
+        let mut servers: Vec<String> = self.servers().filter(is_old).map(|it| it.url).collect();
+        let more = servers.len().saturating_sub(MAX_NAMED_SERVERS);
+        servers.truncate(MAX_NAMED_SERVERS);
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        let reason = WaitReason::Loading { version, servers: servers.join(", ") + &more };
+        let limit = WaitLimit { key: "synchronizer.sync_timeout", timeout };
+        self.waits.log_during(reason, Some(limit), self.models.update(update.clone())).await
     }
 
     /// Reports to trainers the servers that they can send weights to, and a failed load.
@@ -389,7 +405,7 @@ impl ExplorerHandles {
             tracing::warn!(version, servers, ?pause, "loading weights failed, retrying");
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(LOAD_PAUSES.1);
-            report = self.models.update(update.clone()).await;
+            report = self.update(update).await;
         }
         report
     }

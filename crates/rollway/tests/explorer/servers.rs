@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rollway::explorer::{ExplorerError, JobEvent, WaitReason};
+use rollway::explorer::{ExplorerError, JobEvent, JobWait, WaitReason};
 use rollway_base::ServerKind;
 use rollway_mock_server::{MockServer, MockServerOptions};
 
@@ -37,6 +37,20 @@ async fn a_server_that_is_away_at_a_weight_sync_does_not_end_the_job() {
     assert_eq!(server.control().version(), 4);
     drop(trainer);
     explorer.shutdown().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn servers_that_load_weights_are_a_wait_with_version_and_address() {
+    let world = World::new();
+    let update_time = Duration::from_millis(50);
+    let options = MockServerOptions { update_time, ..MockServerOptions::new(ServerKind::Vllm) };
+    let server = MockServer::start(options).unwrap();
+    let (_, seen) = world.explore(&[&model(&server), "buffer.total_steps=1"]).await;
+    let waits = seen.waits();
+    let loading = |wait: &&JobWait| matches!(wait.reason, WaitReason::Loading { .. });
+    let wait = waits.iter().find(loading).unwrap();
+    assert_eq!(wait.reason, WaitReason::Loading { version: 1, servers: server.url() });
+    assert_eq!(wait.limit.as_ref().unwrap().key, "synchronizer.sync_timeout");
 }
 
 /// Waits until the job waits for a server with the limit of the key.

@@ -8,6 +8,7 @@ use std::time::Duration;
 use rollway::config::Config;
 use rollway::explorer::{
     ExploreSummary, Explorer, ExplorerError, ExplorerOptions, JobEvent, JobObserver, JobObservers,
+    JobWait,
 };
 use rollway::synchronizer::{NewWeightsMessage, Synchronizer};
 use rollway::workflow_runtime::WorkflowRuntime;
@@ -248,6 +249,27 @@ impl EventLog {
             _ => None,
         };
         self.events().iter().filter_map(describe).collect()
+    }
+
+    /// Returns the waits that have begun.
+    pub(crate) fn waits(&self) -> Vec<JobWait> {
+        let begun = |event: &JobEvent| match event {
+            JobEvent::WaitBegun(wait) => Some(wait.clone()),
+            _ => None,
+        };
+        self.events().iter().filter_map(begun).collect()
+    }
+
+    /// Waits until a wait of a kind has begun.
+    pub(crate) async fn until_wait(&self, name: &str) -> JobWait {
+        loop {
+            let changed = self.0.changed.notified();
+            let mut waits = self.waits();
+            if let Some(at) = waits.iter().position(|wait| wait.reason.name() == name) {
+                return waits.swap_remove(at);
+            }
+            changed.await;
+        }
     }
 
     /// Waits for an event with this description.
