@@ -46,6 +46,8 @@ pub enum WaitReason {
     LastWeights,
     /// Servers that load weights.
     Loading { version: u64, servers: String },
+    /// The end of the trainer, after the last step.
+    TrainerEnd,
     /// The next step would exceed the configured staleness.
     Staleness { step: u64 },
     /// A usable server of a model.
@@ -78,6 +80,7 @@ impl WaitReason {
             Self::Trainer { .. } => "trainer",
             Self::Weights { .. } | Self::LastWeights => "weights",
             Self::Loading { .. } => "loading",
+            Self::TrainerEnd => "trainer_end",
             Self::Staleness { .. } => "staleness",
             Self::Server { .. } => "server",
             Self::Start { .. } | Self::Runner { .. } => "runner",
@@ -101,6 +104,9 @@ impl WaitReason {
                 format!(
                     "the job waits for servers that load weights of version {version}: {servers}"
                 )
+            }
+            Self::TrainerEnd => {
+                "the job waits for the end of the trainer: all steps are explored".to_owned()
             }
             Self::Staleness { step } => format!(
                 "step {step} waits for newer weights: it would exceed \
@@ -161,6 +167,9 @@ impl WaitReason {
             }
             Self::Loading { .. } => {
                 "check the log of these servers: they drain their requests, then load"
+            }
+            Self::TrainerEnd => {
+                "it ends when it has read all experiences: check its log, or end it"
             }
             Self::Staleness { .. } => {
                 "check that the trainer runs and publishes, or raise `synchronizer.max_staleness`"

@@ -137,6 +137,11 @@ impl Explorer {
         &self.resources.config
     }
 
+    /// Returns the current waits of the job.
+    pub(crate) fn waits(&self) -> JobWaits {
+        self.resources.waits.clone()
+    }
+
     /// Explores until all steps are done, the explorer is stopped, or a part fails.
     ///
     /// # Errors

@@ -8,6 +8,7 @@ use rollway_config::{Config, Mode};
 use rollway_data::pipeline::OperatorRegistry;
 use rollway_engine::events::RunObservers;
 use rollway_engine::job_event::{JobEvent, JobObservers};
+use rollway_engine::job_wait::{JobWaits, WaitLimit, WaitReason};
 use rollway_sync::Synchronizer;
 use rollway_telemetry::summary::Summary;
 use tokio::time::{Instant, sleep_until, timeout};
@@ -131,6 +132,7 @@ async fn run_both(
     let stopper = explorer.stopper();
     let sync_timeout: Duration = explorer.config().synchronizer.sync_timeout.into();
     let mut progress = JobProgress { is_alone: trainer.is_none(), ..JobProgress::default() };
+    let waits = explorer.waits();
     let exploring = explorer.explore();
     tokio::pin!(exploring);
     let grace = trainer.as_ref().map_or(Duration::ZERO, Trainer::grace);
@@ -148,7 +150,7 @@ async fn run_both(
                 };
                 progress.wait("the trainer", wait_timeout);
             }
-            trained = ended(&mut trainer), if progress.trained.is_none() => {
+            trained = progress.trainer_end(&mut trainer, &waits), if progress.trained.is_none() => {
                 if trained.is_err() {
                     stopper.stop();
                     progress.wait("the explorer", SHUTDOWN_TIMEOUT);
@@ -165,13 +167,6 @@ async fn run_both(
         }
     }
     progress.ended()
-}
-
-async fn ended(trainer: &mut Option<Trainer>) -> Result<TrainerSummary, TrainerError> {
-    match trainer {
-        Some(trainer) => trainer.ended().await,
-        None => std::future::pending().await,
-    }
 }
 
 /// State of explorer and trainer.
@@ -191,6 +186,24 @@ impl JobProgress {
         let deadline = Instant::now() + wait_timeout;
         if self.waits_for.is_none_or(|(.., earlier)| deadline < earlier) {
             self.waits_for = Some((component, wait_timeout, deadline));
+        }
+    }
+
+    /// Waits for the end of the trainer; after the last step that is a wait of the job.
+    async fn trainer_end(
+        &self,
+        trainer: &mut Option<Trainer>,
+        waits: &JobWaits,
+    ) -> Result<TrainerSummary, TrainerError> {
+        let Some(trainer) = trainer else { return std::future::pending().await };
+        let timeout = self.waits_for.map(|(_, timeout, _)| timeout);
+        let is_explored = matches!(&self.explored, Some(Ok(it)) if !it.stopped);
+        match timeout.filter(|_| is_explored && !self.is_stopped) {
+            Some(timeout) => {
+                let limit = WaitLimit { key: "synchronizer.sync_timeout", timeout };
+                waits.log_during(WaitReason::TrainerEnd, Some(limit), trainer.ended()).await
+            }
+            None => trainer.ended().await,
         }
     }
 

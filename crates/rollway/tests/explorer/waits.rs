@@ -3,10 +3,12 @@
 use std::sync::{Arc, Mutex, mpsc};
 
 use rollway::explorer::{Explorer, ExplorerOptions, JobEvent, JobWait, LiveStats, WaitReason};
+use rollway::job::Job;
 use rollway_data::pipeline::{Operator, OperatorError, OperatorOutput, OperatorRegistry};
 use rollway_experience::Experience;
+use tokio_util::sync::CancellationToken;
 
-use crate::world::{EventLog, TestRun, World, except_task_7};
+use crate::world::{EventLog, TestRun, Trainer, World, except_task_7};
 
 /// Returns the reasons of waits that began and ended.
 fn waits(seen: &EventLog) -> (Vec<JobWait>, usize) {
@@ -160,4 +162,29 @@ async fn slow_operator_is_a_wait_for_the_delivery() {
     assert_eq!(wait.reason, WaitReason::Delivery { batch: 1.into() });
     drop(release);
     assert_eq!(exploring.await.unwrap().unwrap().steps, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn end_of_the_trainer_program_is_a_wait_after_the_last_step() {
+    let world = World::new();
+    let seen = EventLog::default();
+    let end = world.folder.path().join("end");
+    let script = format!("while [ ! -e {} ]; do sleep 0.01; done", end.display());
+    let command = format!("trainer.command=[sh, -c, {script:?}]");
+    let overrides = ["trainer.trainer_type=command", &command, "buffer.total_steps=1"];
+    let mut explorer = world.prepare(&overrides, &seen).await;
+    let trainer = Trainer::start(&explorer, &seen).await;
+    let token = CancellationToken::new();
+    let ends = async {
+        let wait = seen.until_wait("trainer_end").await;
+        std::fs::write(&end, "").unwrap();
+        wait
+    };
+    let (explored, wait) = tokio::join!(Job::explore(&mut explorer, &token), ends);
+    assert_eq!(explored.unwrap().steps, 1);
+    assert_eq!(wait.limit.unwrap().key, "synchronizer.sync_timeout");
+    let (begun, ended) = waits(&seen);
+    assert_eq!(begun.len(), ended, "every wait ends");
+    drop(trainer);
+    explorer.shutdown().await.unwrap();
 }
