@@ -48,6 +48,8 @@ pub enum WaitReason {
     Loading { version: u64, servers: String },
     /// The end of the trainer, after the last step.
     TrainerEnd,
+    /// Experiences for the next train batch of the embedded trainer.
+    Experiences { wanted: u64 },
     /// The next step would exceed the configured staleness.
     Staleness { step: u64 },
     /// A usable server of a model.
@@ -81,6 +83,7 @@ impl WaitReason {
             Self::Weights { .. } | Self::LastWeights => "weights",
             Self::Loading { .. } => "loading",
             Self::TrainerEnd => "trainer_end",
+            Self::Experiences { .. } => "experiences",
             Self::Staleness { .. } => "staleness",
             Self::Server { .. } => "server",
             Self::Start { .. } | Self::Runner { .. } => "runner",
@@ -107,6 +110,9 @@ impl WaitReason {
             }
             Self::TrainerEnd => {
                 "the job waits for the end of the trainer: all steps are explored".to_owned()
+            }
+            Self::Experiences { wanted } => {
+                format!("the trainer waits for experiences: its next step needs {wanted}")
             }
             Self::Staleness { step } => format!(
                 "step {step} waits for newer weights: it would exceed \
@@ -170,6 +176,10 @@ impl WaitReason {
             }
             Self::TrainerEnd => {
                 "it ends when it has read all experiences: check its log, or end it"
+            }
+            Self::Experiences { .. } => {
+                "check that an explorer runs and writes into the buffer of this trainer \
+                 (`buffer.trainer_input.experience_buffer`)"
             }
             Self::Staleness { .. } => {
                 "check that the trainer runs and publishes, or raise `synchronizer.max_staleness`"

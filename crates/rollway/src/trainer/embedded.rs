@@ -1,19 +1,34 @@
 //! The embedded trainer of a job: options and metrics.
 
-use rollway_config::{Config, SyncStyle};
+use rollway_config::{Config, Mode, SyncStyle};
 use rollway_core::metrics::Metrics;
 use rollway_data::buffer::ExperienceReader;
 use rollway_engine::job_event::{JobEvent, JobObservers};
-use rollway_sync::Synchronizer;
+use rollway_engine::job_wait::{JobWaits, WaitLimit, WaitReason};
 use rollway_sync::weight_folder::CheckpointRetention;
+use rollway_sync::{Synchronizer, TrainerProgress};
 use rollway_tiny::trainer::{
     FolderPublisher, SyncPublisher, TinyTrainer, TinyTrainerError as TinyError, TinyTrainerOptions,
     TrainStepMetrics,
 };
 use rollway_tiny_model::arithmetic;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::{TrainerError, TrainerSummary};
+
+/// Key of the maximum time that the trainer waits for experiences.
+const READ_TIMEOUT_KEY: &str = "buffer.trainer_input.experience_buffer.max_read_timeout";
+
+/// A running embedded trainer.
+pub(super) struct EmbeddedTrainer {
+    trainer: TinyTrainer,
+    progress: watch::Receiver<TrainerProgress>,
+    /// Waits for experiences. `None`: an explorer of this process has waits of its own.
+    waits: Option<JobWaits>,
+    experiences: WaitReason,
+    limit: WaitLimit,
+}
 
 /// Starts the embedded trainer, which resumes from its last checkpoint.
 pub(super) async fn start(
@@ -21,27 +36,40 @@ pub(super) async fn start(
     reader: Box<dyn ExperienceReader>,
     synchronizer: &Synchronizer,
     watchers: JobObservers,
-) -> Result<TinyTrainer, TrainerError> {
+) -> Result<EmbeddedTrainer, TrainerError> {
     let (weights, _) = arithmetic();
     let options = options(config);
+    let waits = (config.mode == Mode::Train).then(|| JobWaits::new(watchers.clone()));
+    let experiences = WaitReason::Experiences { wanted: options.batch_size as u64 };
+    let limit = WaitLimit { key: READ_TIMEOUT_KEY, timeout: options.read_timeout };
     let watch = move |report: &TrainStepMetrics| {
         watchers.emit(&JobEvent::Trained { step: report.step, metrics: metrics(report) });
     };
     let folder = FolderPublisher::new(&options.folder, options.max_temporary);
     let outlet = SyncPublisher::enter(synchronizer, &options.name, folder).await;
     let outlet = Box::new(outlet.map_err(TinyError::from)?);
-    Ok(TinyTrainer::start_with(options, weights, reader, outlet, watch)?)
+    let progress = outlet.progress();
+    let trainer = TinyTrainer::start_with(options, weights, reader, outlet, watch)?;
+    Ok(EmbeddedTrainer { trainer, progress, waits, experiences, limit })
 }
 
 /// Waits for the end of the trainer, and stops it on request.
 pub(super) async fn run(
-    trainer: TinyTrainer,
+    trainer: EmbeddedTrainer,
     stop: CancellationToken,
 ) -> Result<TrainerSummary, TrainerError> {
+    let EmbeddedTrainer { trainer, progress, waits, experiences, limit } = trainer;
     let stopper = trainer.stopper();
+    let watching = async {
+        if let Some(waits) = &waits {
+            log_idle(waits, progress, (experiences, limit)).await;
+        }
+        std::future::pending::<()>().await;
+    };
     let mut joined = tokio::task::spawn_blocking(move || trainer.join());
     let ended = tokio::select! {
         ended = &mut joined => ended,
+        () = watching => unreachable!("a future that never completes"),
         () = stop.cancelled() => {
             stopper.stop();
             joined.await
@@ -49,6 +77,19 @@ pub(super) async fn run(
     };
     let summary = ended.map_err(|error| TrainerError::Broken(error.to_string()))??;
     Ok(TrainerSummary { steps: Some(summary.steps) })
+}
+
+/// Turns idle times of a trainer into waits, until the trainer ends.
+async fn log_idle(
+    waits: &JobWaits,
+    mut progress: watch::Receiver<TrainerProgress>,
+    (reason, limit): (WaitReason, WaitLimit),
+) {
+    let is_idle = |state: &TrainerProgress| matches!(state, TrainerProgress::Idle { .. });
+    while progress.wait_for(is_idle).await.is_ok() {
+        let ended = async { progress.wait_for(|state| !is_idle(state)).await.is_ok() };
+        waits.log_during(reason.clone(), Some(limit.clone()), ended).await;
+    }
 }
 
 fn options(config: &Config) -> TinyTrainerOptions {

@@ -2,8 +2,10 @@
 
 use std::sync::{Arc, Mutex, mpsc};
 
-use rollway::explorer::{Explorer, ExplorerOptions, JobEvent, JobWait, LiveStats, WaitReason};
-use rollway::job::Job;
+use rollway::explorer::{
+    Explorer, ExplorerOptions, JobEvent, JobObservers, JobWait, LiveStats, WaitReason,
+};
+use rollway::job::{Job, SummaryState};
 use rollway_data::pipeline::{Operator, OperatorError, OperatorOutput, OperatorRegistry};
 use rollway_experience::Experience;
 use tokio_util::sync::CancellationToken;
@@ -187,4 +189,28 @@ async fn end_of_the_trainer_program_is_a_wait_after_the_last_step() {
     assert_eq!(begun.len(), ended, "every wait ends");
     drop(trainer);
     explorer.shutdown().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn trainer_without_experiences_is_a_wait_of_mode_train() {
+    let world = World::new();
+    let seen = EventLog::default();
+    let overrides =
+        ["mode=train", "buffer.train_batch_size=6", "synchronizer.sync_method=checkpoint"];
+    let watchers = JobObservers::new(vec![Arc::new(seen.clone())]);
+    let stop = CancellationToken::new();
+    let operators = Arc::new(OperatorRegistry::built_in());
+    let running = Job::run(world.config(&overrides), watchers, operators, stop.clone());
+    let stops = async {
+        let wait = seen.until_wait("experiences").await;
+        stop.cancel();
+        wait
+    };
+    let (ran, wait) = tokio::join!(running, stops);
+    assert_eq!(ran.unwrap().state, SummaryState::Stopped);
+    assert_eq!(wait.reason, WaitReason::Experiences { wanted: 6 });
+    let key = "buffer.trainer_input.experience_buffer.max_read_timeout";
+    assert_eq!(wait.limit.unwrap().key, key);
+    let (begun, ended) = waits(&seen);
+    assert_eq!(begun.len(), ended, "every wait ends");
 }

@@ -107,6 +107,7 @@ pub struct SyncPublisher {
     runtime: Handle,
     membership: Membership,
     demand: watch::Receiver<WaitStatus>,
+    progress: watch::Sender<TrainerProgress>,
     _polling: Polling,
 }
 
@@ -122,7 +123,13 @@ impl SyncPublisher {
         let _polling = Polling(tokio::spawn(poll(synchronizer.clone(), sender)));
         let runtime = Handle::current();
         let synchronizer = synchronizer.clone();
-        Ok(Self { synchronizer, folder, runtime, membership, demand, _polling })
+        let progress = watch::Sender::new(TrainerProgress::Training);
+        Ok(Self { synchronizer, folder, runtime, membership, demand, progress, _polling })
+    }
+
+    /// Returns the last progress that the trainer reported.
+    pub fn progress(&self) -> watch::Receiver<TrainerProgress> {
+        self.progress.subscribe()
     }
 }
 
@@ -183,6 +190,7 @@ impl WeightPublisher for SyncPublisher {
     }
 
     fn report(&mut self, state: TrainerProgress) {
+        self.progress.send_replace(state.clone());
         self.runtime.block_on(self.synchronizer.trainer_state(state));
     }
 
