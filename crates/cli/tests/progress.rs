@@ -250,6 +250,23 @@ fn steps_evaluations_and_syncs_are_one_line_each() {
 }
 
 #[test]
+fn train_steps_are_the_progress_of_mode_train() {
+    let mut model = model("first", 8);
+    model.title.mode = Mode::Train;
+    let metrics = || [("trainer/loss", 0.25), ("trainer/reward", 0.5)].into_iter().collect();
+    let trained = |step| JobEvent::Trained { step, metrics: metrics() };
+    for step in 3..=4 {
+        model.on_event(&trained(step), Duration::from_secs(10 * step));
+    }
+    let line = plain::event(&model, &trained(4)).unwrap();
+    assert_eq!(line, "train step 4 of 8, loss 0.250, reward 0.500, about 40 s left");
+    let lines = draw(&model, TerminalSize { columns: 100, rows: 30 });
+    let screen: String = lines.iter().map(|line| line.encode(false) + "\n").collect();
+    assert!(screen.contains("4 of 8 · 40 s left"), "{screen}");
+    assert!(!screen.contains("in flight"), "{screen}");
+}
+
+#[test]
 fn json_events_have_stable_names() {
     let at = UNIX_EPOCH + Duration::from_secs(1);
     let expected = serde_json::json!({

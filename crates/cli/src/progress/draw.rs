@@ -35,7 +35,9 @@ pub fn draw(model: &ProgressModel, size: TerminalSize) -> Vec<StyledLine> {
     let mut lines: Vec<Ranked> = vec![(9, StyledLine::new()), (0, header(model, width))];
     if model.has_started {
         lines.extend(steps(model, width).map(|line| (1, line)));
-        lines.push((4, runs(model, width)));
+        if model.title.mode != Mode::Train {
+            lines.push((4, runs(model, width)));
+        }
         lines.extend(runners(model, width).map(|line| (6, line)));
         lines.extend(curves(model, width));
         lines.extend(weights(model).map(|line| (5, line)));

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use rollway::config::Mode;
 use rollway::explorer::{JobEvent, JobWait, StatsSample};
 use rollway_core::metrics::Metrics;
 use rollway_core::{BatchResult, RunTally};
@@ -31,7 +32,7 @@ pub struct ProgressModel {
     /// Time since the view started.
     pub now: Duration,
     pub has_started: bool,
-    /// Last finalized step.
+    /// Last finalized step; in mode `train` the last train step.
     pub done_steps: u64,
     /// Steps of the whole job, if known.
     pub total_steps: Option<u64>,
@@ -99,6 +100,11 @@ impl ProgressModel {
             JobEvent::Trained { step, .. } => {
                 self.train_step = Some(*step);
                 self.summary.trained += 1;
+                // Other modes count explored steps.
+                if self.title.mode == Mode::Train {
+                    self.done_steps = self.done_steps.max(*step);
+                    self.mark_pace();
+                }
             }
             JobEvent::Alarm(alarm) => {
                 if alarm.raised {
@@ -129,6 +135,11 @@ impl ProgressModel {
             metrics.get(EXPERIENCES_METRIC).map_or(result.delivered, |count| count as u64);
         self.summary.add_step(result, experiences);
         self.settled.add(&result.runs);
+        self.mark_pace();
+    }
+
+    /// Records the time of the last done step.
+    fn mark_pace(&mut self) {
         // Steps that are finalized together are one mark.
         match self.pace_marks.back_mut() {
             Some(last) if self.now.saturating_sub(last.0) < Duration::from_millis(50) => {
