@@ -1,6 +1,7 @@
 //! Rules between keys, and completion of a configuration before it is run.
 
 mod cluster;
+mod modes;
 mod monitors;
 mod scaling;
 mod tls;
@@ -42,6 +43,7 @@ pub(super) fn resolve(config: &Config) -> Result<ResolvedConfig, ConfigError> {
         check.problems.push(problem);
     }
     check.names();
+    check.mode_keys();
     check.tasks();
     check.buffers();
     check.models();

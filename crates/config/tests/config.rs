@@ -398,6 +398,48 @@ fn trainer_type_follows_from_model_and_command() {
 }
 
 #[test]
+fn keys_without_effect_are_reported_as_warnings() {
+    let job = |mode: &str, rest: &str| {
+        let input = "buffer: {explorer_input: {taskset: {path: a}, eval_tasksets: [{path: b}]}}";
+        warnings(&yaml(&format!("mode: {mode}\n{input}\n{rest}")))
+    };
+    let server = "explorer: {rollout_model: {base_url: 'http://localhost:1/v1'}, proxy_port: 9000}";
+    assert_eq!(job("serve", server), Vec::<String>::new());
+    let messages = job("bench", server);
+    assert!(messages[0].contains("explorer.proxy_port: has no effect in mode `bench`"));
+    assert!(messages[0].ends_with("only mode `serve` reads it"), "{messages:#?}");
+    let simulation = "simulation: {seed: 3}";
+    assert_eq!(job("simulate", simulation), Vec::<String>::new());
+    let messages =
+        job("bench", &format!("explorer: {{rollout_model: {{engine_type: tiny}}}}\n{simulation}"));
+    assert!(messages.len() == 1 && messages[0].contains("simulation: has no"), "{messages:#?}");
+    let tiny = "explorer: {rollout_model: {engine_type: tiny}, bench_on_latest_checkpoint: true}\n";
+    let messages = job("both", tiny);
+    assert!(messages.len() == 1 && messages[0].contains("mode `bench` reads"), "{messages:#?}");
+    // A program does not read the learning rate.
+    let rate = "explorer: {rollout_model: {engine_type: tiny}}\ntrainer: {learning_rate: 0.1";
+    assert_eq!(job("both", &format!("{rate}}}")), Vec::<String>::new());
+    let messages = job("both", &format!("{rate}, command: [train]}}"));
+    assert!(messages.len() == 1 && messages[0].contains("trainer program"), "{messages:#?}");
+}
+
+#[test]
+fn weights_in_memory_are_reported_with_servers_on_other_machines() {
+    let job = |url: &str| {
+        warnings(&yaml(&format!(
+            "buffer: {{explorer_input: {{taskset: {{path: tasks.jsonl}}}}}}\n\
+             explorer: {{rollout_model: {{base_url: '{url}'}}}}\n\
+             synchronizer: {{sync_method: memory}}\ntrainer: {{command: [train]}}"
+        )))
+    };
+    for url in ["http://localhost:8000/v1", "http://127.0.0.1:8000/v1", "https://[::1]:8000/v1"] {
+        assert_eq!(job(url), Vec::<String>::new(), "{url}");
+    }
+    let messages = job("http://gpu-1:8000/v1");
+    assert!(messages.len() == 1 && messages[0].contains("http://gpu-1:8000/v1"), "{messages:#?}");
+}
+
+#[test]
 fn unreadable_file_is_named() {
     let error = Config::load("no/such/file.yaml").unwrap_err().to_string();
     let expected = "no/such/file.yaml: file not found\n\

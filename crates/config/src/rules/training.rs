@@ -1,6 +1,7 @@
 //! Rules of the trainer, its buffer and its synchronizer.
 
 use rollway_base::ServerKind;
+use rollway_base::net::{host_of, is_loopback};
 use rollway_base::suggest::nearest;
 
 use super::{Check, no_tokens};
@@ -31,6 +32,7 @@ impl Check<'_> {
         self.token_ids();
         self.algorithm();
         self.remote_buffer();
+        self.remote_servers();
         self.staleness();
         self.address();
     }
@@ -69,6 +71,12 @@ impl Check<'_> {
             }
             TrainerType::Command if !has_command => self.missing_command(),
             TrainerType::Tiny | TrainerType::Command => {}
+        }
+        let is_program = self.config.trainer.trainer_type == TrainerType::Command;
+        if is_program && trainer.learning_rate.is_some() {
+            let note = "it is that of the embedded trainer; give a program its own as an argument \
+                        in `trainer.command`";
+            self.warn("trainer.learning_rate", "has no effect on a trainer program", note);
         }
         if engine == EngineType::Tiny || engine == EngineType::Echo {
             self.no_nccl("nccl needs a model on GPUs, and this one has none");
@@ -168,6 +176,25 @@ impl Check<'_> {
         } else if buffer.storage_type != StorageType::Queue {
             let hint = "set `storage_type: queue`, or remove it";
             self.add_problem(key, format!("`{path}` needs `storage_type: queue`"), hint);
+        }
+    }
+
+    /// Weights in the memory of this machine cannot be read on another one.
+    fn remote_servers(&mut self) {
+        let is_loaded = matches!(self.given.mode, Mode::Both | Mode::Explore);
+        if !is_loaded || self.config.synchronizer.sync_method != SyncMethod::Memory {
+            return;
+        }
+        let address = |url: &str| url.split_once("://").map_or(url, |(_, rest)| rest).to_owned();
+        let host = |url: &str| address(url).split('/').next().unwrap_or_default().to_owned();
+        let is_elsewhere = |url: &&String| !is_loopback(host_of(&host(url)));
+        let urls = &self.given.explorer.rollout_model.base_url;
+        if let Some(url) = urls.iter().find(is_elsewhere) {
+            let message =
+                format!("`memory` needs servers on this machine, and {url} may be another");
+            let note = "its servers cannot read the memory of this machine: use `checkpoint` with a \
+                        `checkpoint_root_dir` that all machines share, or `nccl`";
+            self.warn(METHOD, message, note);
         }
     }
 
