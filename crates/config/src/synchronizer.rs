@@ -48,10 +48,11 @@ choices! {
         /// Through files in a folder that both sides see.
         #[default]
         Checkpoint,
-        /// From GPU to GPU, through endpoints of the servers. Only in mode `both`, and only with a
-        /// trainer that opens the process group: `rw.publish_weights` cannot use it.
+        /// From GPU to GPU, through endpoints of the servers: `rw.publish_weights`. Only in mode
+        /// `both`; falls back to files if the transfer fails.
         Nccl,
-        /// Through the engine's memory: the trainer pushes them.
+        /// Through the memory of the job's machine: the trainer pushes them, and servers on the same
+        /// machine load them.
         Memory,
     }
 
