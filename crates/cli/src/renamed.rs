@@ -8,7 +8,7 @@ use clap::error::{ContextKind, ContextValue};
 const COMMANDS: [(&str, &str); 1] = [("imitate", "mock-server")];
 
 /// Modes of `rollway run` that read like subcommands.
-const MODES: [&str; 4] = ["bench", "explore", "simulate", "train"];
+const MODES: [&str; 6] = ["bench", "both", "explore", "serve", "simulate", "train"];
 
 /// Subcommand, old and new names of its flags.
 const FLAGS: [(&str, &str, &str); 10] = [
@@ -98,8 +98,10 @@ mod tests {
                 assert!(hint.ends_with(&format!("was renamed to `{new}`")), "{hint}");
             }
         }
-        let hint = hint_for(&["bench", "job.yaml"]).unwrap();
-        assert!(hint.contains("`rollway run job.yaml mode=bench`"), "{hint}");
+        for mode in ["bench", "both", "explore", "serve", "simulate", "train"] {
+            let hint = hint_for(&[mode, "job.yaml"]).unwrap();
+            assert!(hint.contains(&format!("`rollway run job.yaml mode={mode}`")), "{hint}");
+        }
         assert_eq!(hint_for(&["mock-server", "--speed", "1"]), None);
         assert_eq!(hint_for(&["run", "config.yaml", "--cut", "1"]), None);
     }
