@@ -95,6 +95,9 @@ SIGNATURES = {
     rw.Explorer: "config, rollout_model=None, auxiliary_models=None, *on_event=None",
     rw.Explorer.setup_weight_sync_group: "self, master_address, master_port, state_dict_meta=None",
     rw.Explorer.get_weight: "self, name",
+    rw.ExperienceReader: "source, batch_size=32, min_model_version=0, timeout=1800.0, "
+    "name='trainer', secret=None, keep=False, raise_on_timeout=True, table=None",
+    rw.ExperienceReader.read: "self, count=None, timeout=None",
     rw.WorkflowRunner: "config, model, auxiliary_models=None, runner_id=None",
     rw.WorkflowRunner.run_task: (
         "self, task, repeat_times=1, run_id_base=0, collect_partial_runs=True"
