@@ -77,6 +77,13 @@ ENDINGS = {
         {"invalid_output": 2},
         "the reward 1e+39 is not a finite 32-bit number",
     ),
+    "the reward of a token": (
+        returns(lambda: [experience(token_level_reward=[0.5, float("nan")])]),
+        0,
+        0,
+        {"invalid_output": 2},
+        "token_level_reward is nan at 1: it is not finite",
+    ),
     "an exception": (raises(KeyError("no")), 0, 0, {"workflow": 2}, "KeyError: 'no'"),
     "no connection": (raises(Refused("gone")), 0, 0, {"model_unavailable": 2}, "Refused: gone"),
     "no model": (raises(rw.ModelUnavailable("x")), 0, 0, {"model_unavailable": 2}, "x"),

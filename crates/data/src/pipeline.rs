@@ -207,13 +207,13 @@ impl Flow {
     /// Runs an operator and counts the outcome.
     fn apply(mut self, stage: &mut PipelineStep) -> Result<Self, PipelineError> {
         let begin = Instant::now();
-        let is_invalid = |one: &&Experience| one.reward.is_some_and(|reward| !reward.is_finite());
         // Rewards that were invalid before are left to the filters.
-        let were_valid = !self.experiences.iter().any(|one| is_invalid(&one));
+        let were_valid = !self.experiences.iter().any(|one| invalid_reward(one).is_some());
         let outcome = stage.process(std::mem::take(&mut self.experiences))?;
-        if let Some(one) = outcome.experiences.iter().find(is_invalid).filter(|_| were_valid) {
+        let mut invalid =
+            outcome.experiences.iter().filter_map(|one| Some((one, invalid_reward(one)?)));
+        if let Some((one, reward)) = invalid.next().filter(|_| were_valid) {
             let (operator, id) = (stage.label.clone(), one.eid.uid());
-            let reward = one.reward.unwrap_or_default();
             return Err(PipelineError::InvalidReward { operator, id, reward });
         }
         self.numbers.time(&stage.label, begin.elapsed());
@@ -253,6 +253,10 @@ impl Flow {
         self.numbers.time(WRITE, begin.elapsed());
         self.numbers.time(TOTAL, self.begin.elapsed());
         self.numbers.count("experience_count", write_batch.samples.len());
+        let unrewarded = self.experiences.iter().filter(|one| one.is_unrewarded()).count();
+        if unrewarded > 0 {
+            self.numbers.count("unrewarded_count", unrewarded);
+        }
         self.numbers.count("filtered_count", self.report.dropped_count());
         let WriteResult { stored, known, dropped: displaced } = written;
         Ok(PipelineReport {
@@ -279,6 +283,12 @@ impl Flow {
             self.numbers.count(&format!("{label}/ignored_pass_rates"), known);
         }
     }
+}
+
+/// Returns a reward, or a reward of a token, that is not finite.
+fn invalid_reward(experience: &Experience) -> Option<f64> {
+    let reward = experience.reward.filter(|reward| !reward.is_finite());
+    reward.or_else(|| experience.invalid_token_reward().map(|(_, reward)| f64::from(reward)))
 }
 
 /// Calls an operator and converts its panics to errors.

@@ -48,6 +48,10 @@ async fn returns(context: RunContext) -> Result<RunOutput, RunFailure> {
         b"good" => output(usual),
         b"huge" => output(ExperienceFields { reward: Some(1e39), ..usual }),
         b"nan" => output(ExperienceFields { reward: Some(f64::NAN), ..usual }),
+        b"nan token" => {
+            let token_level_reward = Some([0.5, f32::NAN].into());
+            output(ExperienceFields { token_level_reward, ..usual })
+        }
         b"nan metric" => {
             let metrics = [("reward", f64::NEG_INFINITY)].into_iter().collect();
             Ok(RunOutput { metrics, ..output(usual)? })
@@ -98,6 +102,10 @@ async fn an_invalid_output_is_retried_and_fails_its_run_alone() {
     for (body, expected) in [
         ("huge", "experience 0 (single_turn): reward 1e39 is not a finite 32-bit number"),
         ("nan", "experience 0 (single_turn): reward NaN is not a finite 32-bit number"),
+        (
+            "nan token",
+            "experience 0 (single_turn): token_level_reward is NaN at 1: it is not finite",
+        ),
         ("nan metric", "metric `reward` -inf is not a finite 32-bit number"),
         ("bytes", "the payload of 1 bytes is not readable: 1 bytes are too few for a payload"),
         (

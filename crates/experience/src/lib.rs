@@ -139,6 +139,22 @@ impl ExperienceFields {
     pub fn response_length(&self) -> usize {
         self.tokens.len().saturating_sub(self.prompt_length)
     }
+
+    /// Returns the first reward of a token that is not finite, with its place in the response.
+    pub fn invalid_token_reward(&self) -> Option<(usize, f32)> {
+        let mut rewards = self.token_level_reward.iter().flat_map(Array::iter).enumerate();
+        rewards.find(|(_, reward)| !reward.is_finite())
+    }
+
+    /// Tells whether a trainer finds nothing to learn from: no reward, no advantage, no better
+    /// answer and no teacher.
+    pub fn is_unrewarded(&self) -> bool {
+        self.reward.is_none()
+            && self.token_level_reward.is_none()
+            && self.advantages.is_none()
+            && self.chosen.is_none()
+            && self.teacher_logprobs.is_none()
+    }
 }
 
 impl Default for ExperienceFields {

@@ -106,7 +106,7 @@ async def outputs(
     model.
     """
     if isinstance(returned, Experience):
-        _check_reward(returned.reward)
+        _check_rewards(returned)
         returned.metrics = plain_metrics(returned.metrics)
         return [returned], None
     # Common types first: checks against abstract classes are slow.
@@ -131,13 +131,24 @@ async def outputs(
                     f"the workflow returned a list with {_kind(item)} in it; "
                     "return a reward (a number, or a dictionary with `reward`) or experiences"
                 )
-            _check_reward(item.reward)
+            _check_rewards(item)
             item.metrics = plain_metrics(item.metrics)
         return list(returned), None
     raise InvalidOutput(
         f"the workflow returned {_kind(returned)}; "
         "return a reward (a number, or a dictionary with `reward`) or experiences"
     )
+
+
+def _check_rewards(experience: Experience) -> None:
+    """Raises unless the rewards of an experience and of its tokens are finite."""
+    _check_reward(experience.reward)
+    rewards = experience.token_level_reward
+    if rewards is not None and not np.isfinite(rewards).all():
+        place = int(np.argmin(np.isfinite(rewards)))
+        raise InvalidOutput(
+            f"token_level_reward is {rewards[place]} at {place}: it is not finite"
+        )
 
 
 def _check_reward(reward: float | None) -> None:

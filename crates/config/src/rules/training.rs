@@ -5,6 +5,7 @@ use rollway_base::net::{host_of, is_loopback};
 use rollway_base::suggest::nearest;
 
 use super::{Check, no_tokens};
+use crate::algorithm::ALGORITHMS;
 use crate::{EngineType, Mode, StorageType, SyncMethod, SyncStyle, TrainerType};
 
 const TYPE: &str = "trainer.trainer_type";
@@ -12,12 +13,6 @@ const COMMAND: &str = "trainer.command";
 const MODEL: &str = "explorer.rollout_model.engine_type";
 const METHOD: &str = "synchronizer.sync_method";
 const ALGORITHM: &str = "algorithm.algorithm_type";
-
-/// Algorithms that trainers of this field have. Only `grpo` has an advantage operator by default.
-const ALGORITHMS: [&str; 16] = [
-    "asymre", "cispo", "dapo", "dpo", "drgrpo", "grpo", "gspo", "mix", "opmd", "ppo", "raft",
-    "rec", "rloo", "sft", "sppo", "topr",
-];
 
 impl Check<'_> {
     pub(super) fn training(&mut self) {

@@ -248,10 +248,14 @@ fn a_batch_without_experiences_writes_nothing() {
 
 #[test]
 fn reward_that_an_operator_makes_invalid_is_its_failure() {
-    for wrong in [f64::NAN, f64::INFINITY] {
+    for (wrong, of_token) in [(f64::NAN, false), (f64::INFINITY, false), (f64::NAN, true)] {
         let (input, output) = (Store::default(), Store::default());
         let spoil = custom("spoil", move |mut experiences: Vec<Experience>| {
-            experiences[1].reward = Some(wrong);
+            if of_token {
+                experiences[1].token_level_reward = Some([0.5, wrong as f32].into());
+            } else {
+                experiences[1].reward = Some(wrong);
+            }
             Ok(OperatorOutput::new(experiences))
         });
         let error = prepared(vec![spoil], &input, &output)

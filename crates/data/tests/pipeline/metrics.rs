@@ -180,3 +180,17 @@ fn selectors_learn_of_a_task_once() {
     assert_eq!(report.metrics.get("experience_pipeline/selection/<1_ratio"), Some(0.0));
     assert_eq!(report.metrics.get("experience_pipeline/selection/<1_ratio#2"), Some(0.0));
 }
+
+#[test]
+fn experiences_from_which_nothing_is_learned_are_counted() {
+    let store = Store::default();
+    let with_token_reward = {
+        let mut one = experience(1, 2, None);
+        one.token_level_reward = Some([0.0, 1.0].into());
+        one
+    };
+    let experiences = [experience(1, 0, None), experience(1, 1, Some(0.0)), with_token_reward];
+    let report = pipeline(Vec::new(), &store).process("1", &payloads(&experiences)).unwrap();
+    assert_eq!(report.metrics.get("experience_pipeline/experience_count"), Some(3.0));
+    assert_eq!(report.metrics.get("experience_pipeline/unrewarded_count"), Some(1.0));
+}

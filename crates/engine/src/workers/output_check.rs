@@ -281,6 +281,9 @@ fn no_experience() -> String {
 
 fn check_experience(experience: &Experience) -> Result<(), String> {
     check_reward("reward", experience.reward)?;
+    if let Some((place, reward)) = experience.invalid_token_reward() {
+        return Err(format!("token_level_reward is {reward} at {place}: it is not finite"));
+    }
     let suffix = &experience.eid.suffix;
     if suffix.len() > MAX_SUFFIX_BYTES {
         let found = suffix.len();

@@ -51,9 +51,10 @@ pub enum ExplorerError {
     Short { step: u64, message: String, hint: &'static str },
     /// Successful runs without a reward.
     #[error(
-        "step {step}: none of {experiences} experiences has a reward, so that none was delivered \
-         to the trainer\nhint: return a reward from the workflow (a number, or a dictionary with \
-         `reward`), or add an operator that sets rewards; then run the same command to continue"
+        "step {step}: none of {experiences} experiences has a reward, so that the trainer learns \
+         nothing from them\nhint: return a reward from the workflow (a number, or a dictionary \
+         with `reward`), or add an operator that sets rewards; `algorithm.algorithm_type` `sft` \
+         and `dpo` need none; then run the same command to continue"
     )]
     NoReward { step: u64, experiences: u64 },
     #[error(

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use rollway_config::{Config, SyncStyle};
+use rollway_config::{AlgorithmConfig, Config, SyncStyle};
 use rollway_core::BatchResult;
 use rollway_core::explore::{
     Plan, PlanAction, PlanConfig, PlanInput, PlanProgress, PlanStyle, SyncResult,
@@ -24,13 +24,25 @@ use super::{
     ExploreSummary, ExplorerError, JobEvent, Result, WaitReason, evals, step_metrics, weights,
 };
 
-/// Checks that a step with successful runs delivered experiences.
+/// Checks that a step with successful runs delivered experiences from which an algorithm learns.
 ///
 /// # Errors
 /// If no experience has a reward: no step would train anything.
-fn check_delivered(step: u64, result: &BatchResult, delivered: u64) -> Result<()> {
+fn check_delivered(
+    step: u64,
+    result: &BatchResult,
+    delivered: u64,
+    algorithm: &AlgorithmConfig,
+) -> Result<()> {
+    if delivered > 0 {
+        let is_unrewarded = step_metrics::unrewarded(result) >= delivered;
+        return match is_unrewarded && algorithm.needs_rewards() {
+            true => Err(ExplorerError::NoReward { step, experiences: delivered }),
+            false => Ok(()),
+        };
+    }
     let tasks = result.tasks.ok + result.tasks.partial;
-    if delivered > 0 || tasks == 0 {
+    if tasks == 0 {
         return Ok(());
     }
     let dropped = step_metrics::dropped(result);
@@ -347,7 +359,8 @@ impl ExplorerLoop {
         if reruns > 0 {
             metrics.set("rollout/rerun_count", f64::from(reruns));
         }
-        let checked = check_delivered(step, &result, delivered);
+        let algorithm = &resources.config.algorithm;
+        let checked = check_delivered(step, &result, delivered, algorithm);
         resources.watchers.emit(&JobEvent::StepDone { step, result, metrics, waited });
         checked
     }

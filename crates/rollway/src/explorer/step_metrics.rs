@@ -77,12 +77,19 @@ impl StepResult {
 
 /// Returns the number of experiences of a result in the buffer.
 pub(super) fn experiences(result: &BatchResult) -> u64 {
-    let count = |name: &str| {
-        let key = format!("experience_pipeline/{name}");
-        result.sink_metrics.get(&key).unwrap_or(0.0)
-    };
     // Known ones were written by an earlier, unacknowledged delivery of the same write batch.
-    (count("stored_count") + count("known_count")) as u64
+    count(result, "stored_count") + count(result, "known_count")
+}
+
+/// Returns the number of experiences in the buffer without a reward.
+pub(super) fn unrewarded(result: &BatchResult) -> u64 {
+    count(result, "unrewarded_count")
+}
+
+/// Returns a count of the pipeline.
+fn count(result: &BatchResult, name: &str) -> u64 {
+    let key = format!("experience_pipeline/{name}");
+    result.sink_metrics.get(&key).unwrap_or(0.0) as u64
 }
 
 /// Part of the metrics of dropped experiences, between operator and reason.

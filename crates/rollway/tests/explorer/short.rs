@@ -81,3 +81,34 @@ async fn hanging_tasks_are_rerun() {
     assert_eq!((explored.counts.tasks_finished, explored.counts.tasks_failed), (12, 0));
     assert!(world.delivered().values().all(|tasks| tasks.len() == 6));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn step_without_any_reward_ends_a_job_whose_algorithm_needs_rewards() {
+    let world = World::with(|_, _, _| TestRun::Unrewarded);
+    let seen = EventLog::default();
+    let mut explorer = world.prepare(&["algorithm.algorithm_type=ppo"], &seen).await;
+    let trainer = Trainer::start(&explorer, &seen).await;
+    let error = explorer.explore().await.unwrap_err();
+    drop(trainer);
+    let ExplorerError::NoReward { step: 1, experiences: 6 } = error else { panic!("{error}") };
+    assert_eq!(seen.metric(1, "experience_pipeline/unrewarded_count"), Some(6.0));
+    explorer.shutdown().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rewards_are_needed_in_part_only_and_not_by_every_algorithm() {
+    let world = World::with(|_, n, _| match n % 2 {
+        0 => TestRun::Succeeds,
+        _ => TestRun::Unrewarded,
+    });
+    let partly = ["algorithm.algorithm_type=ppo", "buffer.batch_size=10", "buffer.total_steps=1"];
+    let (explored, seen) = world.explore(&partly).await;
+    assert_eq!((explored.steps, explored.counts.experiences_delivered), (1, 20));
+    assert_eq!(seen.metric(1, "experience_pipeline/unrewarded_count"), Some(10.0));
+    for algorithm in ["sft", "dpo"] {
+        let world = World::with(|_, _, _| TestRun::Unrewarded);
+        let algorithm = format!("algorithm.algorithm_type={algorithm}");
+        let (explored, _) = world.explore(&[&algorithm]).await;
+        assert_eq!((explored.steps, explored.counts.experiences_delivered), (4, 24));
+    }
+}

@@ -27,6 +27,8 @@ pub(crate) type Rule = Arc<dyn Fn(&str, u64, u32) -> TestRun + Send + Sync>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TestRun {
     Succeeds,
+    /// Succeeds with an experience without a reward.
+    Unrewarded,
     Delayed,
     Fails,
     Hangs,
@@ -112,10 +114,11 @@ impl World {
             let behaviour = rule(&batch, n, times);
             async move {
                 match behaviour {
-                    TestRun::Succeeds => Ok(success(&context, n)),
+                    TestRun::Succeeds => Ok(success(&context, n, Some(1.0))),
+                    TestRun::Unrewarded => Ok(success(&context, n, None)),
                     TestRun::Delayed => {
                         tokio::time::sleep(Duration::from_millis(20)).await;
-                        Ok(success(&context, n))
+                        Ok(success(&context, n, Some(1.0)))
                     }
                     TestRun::Fails => Err(RunFailure::new(FailureKind::Workflow, "not today")),
                     TestRun::Hangs => std::future::pending().await,
@@ -191,7 +194,7 @@ fn number(context: &RunContext) -> u64 {
 }
 
 /// Returns an experience whose first token is its task.
-fn success(context: &RunContext, n: u64) -> RunOutput {
+fn success(context: &RunContext, n: u64, reward: Option<f64>) -> RunOutput {
     static EXECUTIONS: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
     let execution = EXECUTIONS.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
     // Reruns belong to the same step.
@@ -205,16 +208,11 @@ fn success(context: &RunContext, n: u64) -> RunOutput {
         suffix: format!("{execution}"),
     };
     let tokens = vec![i32::try_from(n).unwrap(), 2, 3].into();
-    let fields = ExperienceFields {
-        eid,
-        tokens,
-        prompt_length: 1,
-        reward: Some(1.0),
-        ..ExperienceFields::default()
-    };
+    let fields =
+        ExperienceFields { eid, tokens, prompt_length: 1, reward, ..ExperienceFields::default() };
     let payload = serialize_many(&[Experience::new(fields).unwrap()]).unwrap();
     let payload = (!context.task.is_eval).then_some(payload);
-    RunOutput { payload, metrics: [("reward", 1.0)].into_iter().collect() }
+    RunOutput { payload, metrics: reward.map(|reward| ("reward", reward)).into_iter().collect() }
 }
 
 /// Events of a job.
