@@ -189,6 +189,28 @@ def test_an_alarm_ends_the_job_of_a_script(config):
     assert any(event["event"] == "alarm" for event in events)
 
 
+@pytest.mark.parametrize(
+    ("mode", "words"),
+    [
+        ("explore", "none of 4 tasks succeeded; failed runs: .*no such sandbox"),
+        ("bench", "no task of any evaluation succeeded; failed runs: .*no such sandbox"),
+    ],
+)
+def test_a_job_in_which_every_run_failed_is_an_error(config, mode, words):
+    config.mode = mode
+    config.synchronizer.trainer_join_timeout = 0.1
+    config.buffer.total_steps = 1
+    config.buffer.explorer_input.default_workflow_type = "fails"
+    with rw.Explorer(config) as explorer:
+        work = explorer.explore if mode == "explore" else explorer.benchmark
+        with pytest.raises(rw.ExplorerError, match=f"(?s)the job has no result: {words}"):
+            work().result()
+        job_dir = explorer.job_dir
+    (path,) = job_dir.glob("*summary.json")
+    summary = json.loads(path.read_text())
+    assert summary["state"] == "failed" and "no such sandbox" in summary["error"]
+
+
 def test_built_in_workflows_need_no_process(config):
     config.buffer.explorer_input.default_workflow_type = "simple_workflow"
     config.buffer.explorer_input.default_reward_fn_type = "exact_match"

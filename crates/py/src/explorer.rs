@@ -18,9 +18,8 @@ use rollway::explorer::{
     BenchResult, Explorer, ExplorerError, JobObserver, JobObservers, LiveStats, StatsSample,
     StopHandle,
 };
-use rollway::job::{Job, JobError};
+use rollway::job::JobError;
 use rollway::serve::{ServeJob, ServeJobError, served_weights};
-use rollway::view::JobState;
 use rollway::workflow_runtime::{TASK_ENCODING, WorkflowRuntime, WorkflowSetupError};
 use rollway::{WorkerPoolOptions, WorkflowDefinition};
 use rollway_core::sync::TensorSpec;
@@ -107,7 +106,6 @@ fn locked<T>(mutex: &PlainMutex<T>) -> PlainGuard<'_, T> {
 enum PyExplorerError {
     Explorer(ExplorerError),
     Job(JobError),
-    Alarm(String),
     Serve(ServeJobError),
     NotPrepared,
     Serves,
@@ -218,6 +216,7 @@ impl PyExplorer {
         for warning in warnings {
             tracing::warn!("{warning}");
         }
+        let config = config.named();
         let mut workflow_runtime = match spawn {
             None => {
                 WorkflowRuntime::from_config(&config).map_err(|error| raise(py, error.into()))?
@@ -302,11 +301,7 @@ impl PyExplorer {
         let stop = self.ends.stop.clone();
         let future = async move {
             let mut stage = stage.lock_owned().await;
-            let ready = stage.prepared()?;
-            let explored = Box::pin(Job::explore(&mut ready.explorer, &stop)).await;
-            if ready.record_outcome(explored)?.stopped {
-                ready.ended = (JobState::Stopped, None);
-            }
+            Box::pin(stage.prepared()?.explore(&stop)).await?;
             Ok(name)
         };
         self.work(py, future, |_, name| Ok(name))
@@ -321,12 +316,10 @@ impl PyExplorer {
 
     /// Evaluates checkpoints.
     fn benchmark(&self, py: Python<'_>) -> PyResult<PyPending> {
-        let stage = Arc::clone(&self.stage);
+        let (stage, stop) = (Arc::clone(&self.stage), self.ends.stop.clone());
         let future = async move {
             let mut stage = stage.lock_owned().await;
-            let ready = stage.prepared()?;
-            let scores = ready.explorer.benchmark().await;
-            ready.record_outcome(scores)
+            Ok(Box::pin(stage.prepared()?.benchmark(&stop)).await?)
         };
         self.work(py, future, |py, scores| benched(py, &scores))
     }
@@ -498,7 +491,6 @@ fn raise(py: Python<'_>, error: PyExplorerError) -> PyErr {
             plain("trainer_failed", &error.to_string())
         }
         PyExplorerError::Job(error) => plain("explorer", &error.to_string()),
-        PyExplorerError::Alarm(message) => plain("explorer", &message),
         PyExplorerError::Serve(ServeJobError::Config(error)) => errors::config(py, &error),
         PyExplorerError::Serve(error) => plain("explorer", &error.to_string()),
         PyExplorerError::NotPrepared => {

@@ -23,7 +23,6 @@ pub use rollway_data::pipeline::OperatorRegistry;
 use rollway_engine::job_event::JobObservers;
 pub use rollway_telemetry::failures::{FailureGroup, FailureTally};
 use rollway_telemetry::summary;
-use rollway_telemetry::summary::SummaryWriter;
 pub use rollway_telemetry::summary::{EvalSummary, JobGoal, Summary, SummaryState};
 use tokio_util::sync::CancellationToken;
 
@@ -31,8 +30,9 @@ pub use self::debug::{DebugCalls, DebugPhase, DebugReport, debug};
 
 pub use self::preflight::check_local as check;
 pub use self::preflight_error::PreflightError;
+pub use self::run::JobOutcome;
 pub use self::telemetry::JobTelemetry;
-use crate::explorer::{ExploreSummary, Explorer, ExplorerError};
+use crate::explorer::{Explorer, ExplorerError};
 use crate::trainer::TrainerError;
 
 /// Failure of a job.
@@ -109,9 +109,8 @@ impl Job {
     pub async fn explore(
         explorer: &mut Explorer,
         stop: &CancellationToken,
-    ) -> Result<ExploreSummary, JobError> {
-        let explored = run::explore_and_train(explorer, stop).await?.explored;
-        Ok(explored.unwrap_or_else(|| ExploreSummary { stopped: true, ..Default::default() }))
+    ) -> Result<JobOutcome, JobError> {
+        run::explore_and_train(explorer, stop).await
     }
 
     /// Runs the job of a resolved configuration to its end, or until `stop`: then it ends within a
@@ -136,14 +135,10 @@ impl Job {
         let _locks = locks(&config)?;
         preflight::check_resume(&config).await?;
         let progress_observers = watchers.clone();
-        let recorder = SummaryWriter::open(&config).map_err(PreflightError::from)?;
-        let watchers = watchers.with(Arc::clone(&recorder) as _);
-        let telemetry =
-            JobTelemetry::open(&config, watchers, &progress_observers, recorder.failures(), &stop)
-                .await?;
+        let telemetry = JobTelemetry::open(&config, watchers, &progress_observers, &stop).await?;
         let ended =
             run::run(&config, telemetry.observers.clone(), operators, &telemetry.stop).await;
-        telemetry.conclude(&recorder, ended).await
+        telemetry.conclude(ended).await
     }
 }
 

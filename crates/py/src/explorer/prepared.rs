@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use rollway::config::Config;
-use rollway::explorer::{Explorer, ExplorerOptions, JobEvent, JobObserver, JobObservers};
-use rollway::job::{FailureTally, JobTelemetry};
-use rollway::view::JobState;
+use rollway::explorer::{
+    BenchResult, Explorer, ExplorerOptions, JobEvent, JobObserver, JobObservers,
+};
+use rollway::job::{Job, JobError, JobOutcome, JobTelemetry, SummaryState};
 use rollway::workflow_runtime::WorkflowRuntime;
 use rollway_data::pipeline::OperatorRegistry;
 use tokio_util::sync::CancellationToken;
@@ -19,7 +20,8 @@ pub(super) struct PreparedExplorer {
     pub(super) telemetry: JobTelemetry,
     /// Stops it when an alarm wants that.
     _alarmed: AbortOnDropHandle<()>,
-    pub(super) ended: (JobState, Option<String>),
+    /// State and error that the summary gets.
+    ended: (SummaryState, Option<String>),
 }
 
 impl PreparedExplorer {
@@ -32,9 +34,12 @@ impl PreparedExplorer {
         stop: &CancellationToken,
     ) -> Result<Self, PyExplorerError> {
         let progress_observers = JobObservers::new(vec![Arc::new(Logged)]);
-        let failures = Arc::new(FailureTally::new(config.log.failure_groups, Vec::new()));
-        let telemetry =
-            JobTelemetry::open(config, observers, &progress_observers, failures, stop).await?;
+        // A job that has reached its goal stays finished if it only evaluates again.
+        let state = match Job::finished(config)? {
+            Some(_) => SummaryState::Finished,
+            None => SummaryState::Stopped,
+        };
+        let telemetry = JobTelemetry::open(config, observers, &progress_observers, stop).await?;
         let options = ExplorerOptions {
             runtime: Some(workflow_runtime),
             watchers: telemetry.watchers(),
@@ -45,7 +50,11 @@ impl PreparedExplorer {
         let explorer = match Box::pin(Explorer::prepare(config, options)).await {
             Ok(explorer) => explorer,
             Err(error) => {
-                telemetry.close(JobState::Failed, Some(error.to_string())).await;
+                if let Err(second) =
+                    telemetry.close(SummaryState::Failed, Some(error.to_string())).await
+                {
+                    tracing::warn!(error = %second, "the summary of the job is incomplete");
+                }
                 return Err(error.into());
             }
         };
@@ -55,33 +64,40 @@ impl PreparedExplorer {
             stopper.stop();
         });
         let _alarmed = AbortOnDropHandle::new(alarmed);
-        Ok(Self { explorer, telemetry, _alarmed, ended: (JobState::Stopped, None) })
+        Ok(Self { explorer, telemetry, _alarmed, ended: (state, None) })
     }
 
-    /// Notes how work ended on which the job depends.
-    pub(super) fn record_outcome<T, E: Into<PyExplorerError>>(
+    /// Explores, beside the trainer of mode `both`.
+    pub(super) async fn explore(&mut self, stop: &CancellationToken) -> Result<(), JobError> {
+        let ended = Box::pin(Job::explore(&mut self.explorer, stop)).await;
+        self.record(ended)
+    }
+
+    /// Evaluates checkpoints.
+    pub(super) async fn benchmark(
         &mut self,
-        done: Result<T, E>,
-    ) -> Result<T, PyExplorerError> {
-        let done = match (self.telemetry.alarm(), done) {
-            (Some(message), _) => Err(PyExplorerError::Alarm(message.to_owned())),
-            (None, done) => done.map_err(Into::into),
+        stop: &CancellationToken,
+    ) -> Result<Vec<BenchResult>, JobError> {
+        let (scores, ended) = match self.explorer.benchmark().await {
+            Ok(scores) => (scores, Ok(JobOutcome::benchmark(stop.is_cancelled()))),
+            Err(error) => (Vec::new(), Err(error.into())),
         };
-        self.ended = match &done {
-            Ok(_) => (JobState::Finished, None),
-            Err(PyExplorerError::Alarm(message)) => (JobState::Failed, Some(message.clone())),
-            Err(PyExplorerError::Explorer(error)) => (JobState::Failed, Some(error.to_string())),
-            Err(PyExplorerError::Job(error)) => (JobState::Failed, Some(error.to_string())),
-            Err(_) => (JobState::Failed, None),
-        };
-        done
+        self.record(ended)?;
+        Ok(scores)
+    }
+
+    /// Judges and records the end of work on which the job depends.
+    fn record(&mut self, ended: Result<JobOutcome, JobError>) -> Result<(), JobError> {
+        let ended = self.telemetry.judge(ended);
+        self.ended = JobOutcome::state(&ended);
+        ended.map(drop)
     }
 
     pub(super) async fn close(self) -> Result<(), PyExplorerError> {
         let Self { mut explorer, telemetry, ended: (state, error), .. } = self;
         let closed = explorer.shutdown().await;
         drop(explorer);
-        telemetry.close(state, error).await;
+        telemetry.close(state, error).await?;
         Ok(closed?)
     }
 }

@@ -1,5 +1,6 @@
 //! Start, supervision and shutdown of explorer and trainer.
 
+use std::fmt::Display;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use rollway_engine::events::RunObservers;
 use rollway_engine::job_event::{JobEvent, JobObservers};
 use rollway_engine::job_wait::{JobWaits, WaitLimit, WaitReason};
 use rollway_sync::Synchronizer;
-use rollway_telemetry::summary::Summary;
+use rollway_telemetry::summary::{Summary, SummaryState};
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -25,14 +26,30 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(60);
 /// Maximum wait for the error of the component that caused another one to fail.
 const ROOT_CAUSE_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// End of a job, or of the work on which it depends, that did not fail.
 #[derive(Debug, Default)]
-pub(super) struct JobOutcome {
-    pub(super) explored: Option<ExploreSummary>,
-    pub(super) trained: Option<TrainerSummary>,
-    pub(super) stopped: bool,
+pub struct JobOutcome {
+    explored: Option<ExploreSummary>,
+    trained: Option<TrainerSummary>,
+    /// Ended before its goal, by request.
+    pub stopped: bool,
 }
 
 impl JobOutcome {
+    /// Returns the outcome of a benchmark.
+    pub fn benchmark(stopped: bool) -> Self {
+        Self { stopped, ..Self::default() }
+    }
+
+    /// Returns the state and the error that are recorded for the end of a job.
+    pub fn state<E: Display>(ended: &Result<Self, E>) -> (SummaryState, Option<String>) {
+        match ended {
+            Ok(ended) if ended.stopped => (SummaryState::Stopped, None),
+            Ok(_) => (SummaryState::Finished, None),
+            Err(error) => (SummaryState::Failed, Some(error.to_string())),
+        }
+    }
+
     /// Copies the counts of explorer and trainer into the summary.
     pub(super) fn update(&self, summary: &mut Summary) {
         if let Some(steps) = self.trained.and_then(|trained| trained.steps) {
@@ -258,7 +275,7 @@ async fn bench(
             None => Err(stop_timed_out("the benchmark")),
         }
     };
-    let ended = ended.map(|_| JobOutcome { stopped: stop.is_cancelled(), ..JobOutcome::default() });
+    let ended = ended.map(|_| JobOutcome::benchmark(stop.is_cancelled()));
     close(&mut explorer, ended).await
 }
 

@@ -1,5 +1,5 @@
-//! Observers of a job: monitors, metrics, alarms, history, traces and dashboard. Opened before the
-//! explorer, closed after it.
+//! Observers of a job: summary, monitors, metrics, alarms, history, traces and dashboard. Opened
+//! before the explorer, closed after it.
 
 use std::sync::Arc;
 
@@ -10,7 +10,6 @@ use rollway_engine::events::{RunObserver, RunObservers};
 use rollway_engine::job_event::{JobObserver, JobObservers};
 use rollway_telemetry::DropCounters;
 use rollway_telemetry::alarms::AlarmObserver;
-use rollway_telemetry::failures::FailureTally;
 use rollway_telemetry::history::RunHistory;
 use rollway_telemetry::monitors;
 use rollway_telemetry::prometheus::{MetricsServer, PrometheusExporter};
@@ -19,6 +18,7 @@ use rollway_telemetry::view::JobState;
 use rollway_trace::Tracer;
 use tokio_util::sync::CancellationToken;
 
+use super::preflight::create_folder;
 use super::run::{JobOutcome, ObserverSet};
 use super::{JobError, PreflightError};
 
@@ -28,6 +28,7 @@ pub struct JobTelemetry {
     pub(super) observers: ObserverSet,
     /// Cancelled by the caller's stop or by an alarm.
     pub(super) stop: CancellationToken,
+    recorder: Arc<SummaryWriter>,
     alarms: Arc<AlarmObserver>,
     history: Option<Arc<RunHistory>>,
     shown: Option<JobDashboard>,
@@ -37,20 +38,22 @@ pub struct JobTelemetry {
 }
 
 impl JobTelemetry {
-    /// Opens all configured observers in addition to `watchers`. `failures` observes runs. Only
+    /// Opens the summary and all configured observers in addition to `watchers`. Only
     /// `progress_observers` get the address of the dashboard with its token, so that the token is
     /// not recorded.
     ///
     /// # Errors
-    /// If a monitor, the metrics endpoint or the tracer cannot be opened. A job runs without
-    /// history and dashboard if these fail.
+    /// If the summary, a monitor, the metrics endpoint or the tracer cannot be opened. A job runs
+    /// without history and dashboard if these fail.
     pub async fn open(
         config: &Config,
         watchers: JobObservers,
         progress_observers: &JobObservers,
-        failures: Arc<FailureTally>,
         stop: &CancellationToken,
     ) -> Result<Self, JobError> {
+        create_folder(config)?;
+        let recorder = SummaryWriter::open(config).map_err(PreflightError::from)?;
+        let watchers = watchers.with(Arc::clone(&recorder) as _);
         let drops = DropCounters::default();
         let monitors = monitors::open(config, &drops).map_err(|error| {
             let message = format!("the files of the monitor cannot be written: {error}");
@@ -74,7 +77,7 @@ impl JobTelemetry {
             None => None,
         };
         // The metrics observer is registered only if an endpoint serves it.
-        let mut observers: Vec<Arc<dyn RunObserver>> = vec![failures];
+        let mut observers: Vec<Arc<dyn RunObserver>> = vec![recorder.failures()];
         if listening.is_some() || shown.is_some() {
             observers.push(meters);
         }
@@ -89,6 +92,7 @@ impl JobTelemetry {
         Ok(Self {
             observers,
             stop,
+            recorder,
             alarms,
             history,
             shown,
@@ -116,13 +120,39 @@ impl JobTelemetry {
         self.shown.as_ref().map(JobDashboard::address)
     }
 
-    /// Returns the message of the alarm that ended the job, if one did.
-    pub fn alarm(&self) -> Option<&str> {
-        self.alarms.tripped()
+    /// Returns the outcome of work on which the job depends: it failed if an alarm ended it, or if
+    /// it ran to its end without a result.
+    ///
+    /// # Errors
+    /// The failure of the work, the alarm, or the reason why there is no result.
+    pub fn judge(&self, ended: Result<JobOutcome, JobError>) -> Result<JobOutcome, JobError> {
+        if let Some(message) = self.alarms.tripped() {
+            return Err(JobError::Alarm(message.to_owned()));
+        }
+        let ended = ended?;
+        let summary = self.recorder.update(|summary| ended.update(summary));
+        match summary.missing_result().filter(|_| !ended.stopped) {
+            Some(reason) => Err(JobError::NoResult(reason)),
+            None => Ok(ended),
+        }
     }
 
-    /// Records the end of the job and closes all observers.
-    pub async fn close(self, ended: JobState, error: Option<String>) {
+    /// Records the end of the job, closes all observers, and returns the summary.
+    ///
+    /// # Errors
+    /// If the summary cannot be written.
+    pub async fn close(
+        self,
+        ended: SummaryState,
+        error: Option<String>,
+    ) -> Result<Summary, JobError> {
+        let recorder = self.recorder;
+        let written = recorder.close(ended, error.clone());
+        let ended = match ended {
+            SummaryState::Finished => JobState::Finished,
+            SummaryState::Failed => JobState::Failed,
+            SummaryState::Running | SummaryState::Stopped => JobState::Stopped,
+        };
         if let Some(tracer) = self.tracer {
             // Waits, within a deadline, until the last spans are written and sent.
             let _ = tokio::task::spawn_blocking(move || tracer.close()).await;
@@ -138,26 +168,22 @@ impl JobTelemetry {
         let monitors = self.monitors;
         let close = move || monitors.iter().for_each(|monitor| monitor.close());
         let _ = tokio::task::spawn_blocking(close).await;
+        written.map_err(|error| JobError::Summary {
+            path: recorder.path().to_owned(),
+            message: error.to_string(),
+        })
     }
 
-    /// Writes the summary and closes all observers.
+    /// Judges the outcome of a job and closes all observers.
     pub(super) async fn conclude(
         self,
-        recorder: &SummaryWriter,
         ended: Result<JobOutcome, JobError>,
     ) -> Result<Summary, JobError> {
-        let ended = match self.alarm() {
-            Some(message) => Err(JobError::Alarm(message.to_owned())),
-            None => ended,
-        };
-        let concluded = conclude(recorder, ended);
-        let (ended, error) = match &concluded {
-            Ok(summary) if summary.state == SummaryState::Stopped => (JobState::Stopped, None),
-            Ok(_) => (JobState::Finished, None),
-            Err(error) => (JobState::Failed, Some(error.to_string())),
-        };
-        self.close(ended, error).await;
-        concluded
+        let ended = self.judge(ended);
+        let (state, error) = JobOutcome::state(&ended);
+        let closed = self.close(state, error).await;
+        ended?;
+        closed
     }
 }
 
@@ -188,29 +214,5 @@ fn tracer(config: &Config, drops: &DropCounters) -> Result<Option<Arc<Tracer>>, 
         let message = format!("the tracer cannot be opened: {error}");
         let hint = "make the job's folder writable, and check `trace` and the variables `OTEL_…`";
         PreflightError::new(message, hint)
-    })
-}
-
-fn conclude(
-    recorder: &SummaryWriter,
-    ended: Result<JobOutcome, JobError>,
-) -> Result<Summary, JobError> {
-    let ended = ended.and_then(|ended| {
-        let summary = recorder.update(|summary| ended.update(summary));
-        match summary.missing_result().filter(|_| !ended.stopped) {
-            Some(reason) => Err(JobError::NoResult(reason)),
-            None => Ok(ended),
-        }
-    });
-    let (state, error) = match &ended {
-        Ok(ended) if ended.stopped => (SummaryState::Stopped, None),
-        Ok(_) => (SummaryState::Finished, None),
-        Err(error) => (SummaryState::Failed, Some(error.to_string())),
-    };
-    let written = recorder.close(state, error);
-    ended?;
-    written.map_err(|error| JobError::Summary {
-        path: recorder.path().to_owned(),
-        message: error.to_string(),
     })
 }
