@@ -52,10 +52,10 @@ pub enum JobError {
     )]
     StopTimedOut { component: &'static str, seconds: f64 },
     #[error(
-        "the job has no result: {0}\nhint: the log has the first failure of each kind; `rollway \
-         debug` runs one task and shows its error. After a fix, start anew with another `name`"
+        "the job has no result: {reason}\nhint: the log has the first failure of each kind; \
+         `rollway debug` runs one task and shows its error\nhint: {hint}"
     )]
-    NoResult(String),
+    NoResult { reason: String, hint: String },
     #[error("{}: {message}", path.display())]
     Summary { path: PathBuf, message: String },
 }

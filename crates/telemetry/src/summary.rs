@@ -17,6 +17,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::failures::{FailureGroup, FailureTally};
 
+#[cfg(test)]
+mod tests;
+
 pub(crate) const FILE: &str = "summary.json";
 
 /// Maximum number of evaluations; the middle ones are dropped.
@@ -24,6 +27,9 @@ const MAX_EVALS: usize = 2000;
 
 /// Metric with the number of experiences that a batch stored.
 const EXPERIENCES: &str = "experience_pipeline/experience_count";
+
+/// Metric with the number of experiences that operators dropped.
+const FILTERED: &str = "experience_pipeline/filtered_count";
 
 /// Results of a job over all its processes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -74,11 +80,47 @@ pub struct Summary {
     pub begun_steps: u64,
     /// Number of raises by kind.
     pub alarms: BTreeMap<String, u64>,
+    /// Counts of the last process that finalized a step.
+    pub last_process: ProcessCounts,
+    /// This process has finalized a step.
+    #[serde(skip)]
+    has_finalized: bool,
+}
+
+/// Counts of the steps that one process finalized.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ProcessCounts {
+    pub tasks_finished: u64,
+    pub tasks_failed: u64,
+    pub experiences_delivered: u64,
+    /// Experiences that operators dropped.
+    pub experiences_filtered: u64,
+}
+
+impl ProcessCounts {
+    /// Returns the reason why the steps of a process have no result. `None`: they have one.
+    fn missing_result(&self) -> Option<String> {
+        let (finished, failed) = (self.tasks_finished, self.tasks_failed);
+        if failed > 0 && finished == 0 {
+            return Some(format!("none of {failed} tasks succeeded"));
+        }
+        // Operators may drop all experiences of the last steps on purpose.
+        let produced = self.experiences_delivered + self.experiences_filtered;
+        (finished > 0 && produced == 0)
+            .then(|| format!("{finished} tasks succeeded, but no experience was delivered"))
+    }
 }
 
 impl Summary {
     /// Returns the reason why a job that ran to its end has no result. `None`: it has one.
-    pub fn missing_result(&self) -> Option<String> {
+    /// `trained`: last train step of its trainer, if known.
+    pub fn missing_result(&self, trained: Option<u64>) -> Option<String> {
+        if self.mode == Mode::Train && trained == Some(0) {
+            let reason = "the trainer made no train step: the buffer has no batch of \
+                          `buffer.train_batch_size` experiences";
+            return Some(reason.to_owned());
+        }
         let runs = self.failure_text();
         if self.tasks_failed > 0 && self.tasks_finished == 0 {
             return Some(format!("none of {} tasks succeeded{runs}", self.tasks_failed));
@@ -86,6 +128,10 @@ impl Summary {
         if self.tasks_finished > 0 && self.experiences_delivered == 0 {
             let tasks = self.tasks_finished;
             return Some(format!("{tasks} tasks succeeded, but no experience was delivered{runs}"));
+        }
+        // The totals include those of earlier processes.
+        if let Some(reason) = self.last_process.missing_result() {
+            return Some(format!("since the job was resumed, {reason}{runs}"));
         }
         let all_failed = |eval: &EvalSummary| eval.failed > 0 && eval.finished == 0;
         if !self.evals.is_empty() && self.evals.iter().all(all_failed) {
@@ -184,14 +230,25 @@ impl Summary {
         self.steps = step;
         // A killed process may not have counted the start of the step.
         self.step_begun(step, result.tasks.total());
-        self.tasks_finished += result.tasks.ok + result.tasks.partial;
+        if !self.has_finalized {
+            self.has_finalized = true;
+            self.last_process = ProcessCounts::default();
+        }
+        let finished = result.tasks.ok + result.tasks.partial;
+        self.tasks_finished += finished;
         self.tasks_failed += result.tasks.failed;
         self.tasks_cancelled += result.tasks.cancelled;
         for (kind, count) in result.runs.failed.nonzero() {
             *self.failed_runs.entry(kind.to_string()).or_default() += count;
         }
         let stored = result.sink_metrics.get(EXPERIENCES);
-        self.experiences_delivered += stored.map_or(result.delivered, |stored| stored as u64);
+        let delivered = stored.map_or(result.delivered, |stored| stored as u64);
+        self.experiences_delivered += delivered;
+        let process = &mut self.last_process;
+        process.tasks_finished += finished;
+        process.tasks_failed += result.tasks.failed;
+        process.experiences_delivered += delivered;
+        process.experiences_filtered += result.sink_metrics.get(FILTERED).unwrap_or(0.0) as u64;
     }
 
     fn evaluated(&mut self, eval: EvalSummary) {

@@ -50,6 +50,12 @@ impl JobOutcome {
         }
     }
 
+    /// Returns the reason why a job that ran to its end has no result. `None`: it has one.
+    pub(super) fn missing_result(&self, summary: &Summary) -> Option<String> {
+        let trained = self.trained.and_then(|trained| trained.steps);
+        summary.missing_result(trained).filter(|_| !self.stopped)
+    }
+
     /// Copies the counts of explorer and trainer into the summary.
     pub(super) fn update(&self, summary: &mut Summary) {
         if let Some(steps) = self.trained.and_then(|trained| trained.steps) {

@@ -28,6 +28,8 @@ pub struct JobTelemetry {
     pub(super) observers: ObserverSet,
     /// Cancelled by the caller's stop or by an alarm.
     pub(super) stop: CancellationToken,
+    /// Name of the job.
+    name: String,
     recorder: Arc<SummaryWriter>,
     alarms: Arc<AlarmObserver>,
     history: Option<Arc<RunHistory>>,
@@ -92,6 +94,7 @@ impl JobTelemetry {
         Ok(Self {
             observers,
             stop,
+            name: config.name.clone(),
             recorder,
             alarms,
             history,
@@ -131,8 +134,10 @@ impl JobTelemetry {
         }
         let ended = ended?;
         let summary = self.recorder.update(|summary| ended.update(summary));
-        match summary.missing_result().filter(|_| !ended.stopped) {
-            Some(reason) => Err(JobError::NoResult(reason)),
+        match ended.missing_result(&summary) {
+            Some(reason) => {
+                Err(JobError::NoResult { reason, hint: next_attempt(summary.mode, &self.name) })
+            }
             None => Ok(ended),
         }
     }
@@ -184,6 +189,21 @@ impl JobTelemetry {
         let closed = self.close(state, error).await;
         ended?;
         closed
+    }
+}
+
+/// Returns how a job without a result is run again.
+fn next_attempt(mode: Mode, name: &str) -> String {
+    match mode {
+        Mode::Bench => "after a fix, run the same command again".to_owned(),
+        Mode::Train => "check that the explorer delivers experiences to this buffer, then run the \
+                        same command again"
+            .to_owned(),
+        _ => format!(
+            "the tasks are spent: the same command does not run them again. After a fix, run all \
+             of them with another name: add `name={name}-2` to the command, or set `name` in the \
+             configuration"
+        ),
     }
 }
 
