@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -102,6 +103,15 @@ def test_written_job_runs_with_the_embedded_model_and_with_a_server(tmp_path):
     assert (summary["steps"], summary["version"]) == (3, 3)
 
 
+SERVE = """
+mode: serve
+name: served
+explorer:
+  proxy_port: 0
+  rollout_model: {engine_type: vllm, base_url: http://127.0.0.1:1/v1}
+buffer: {trainer_input: {experience_buffer: {storage_type: sql}}}
+"""
+
 OPERATOR = """
 class Bonus:
     def __init__(self, amount):
@@ -129,3 +139,24 @@ def test_operators_in_python_run_in_the_command(tmp_path):
     buffer = tmp_path / "checkpoints/Rollway/command/buffer/experience_buffer.db"
     with rw.ExperienceReader(f"sqlite:///{buffer}", name="test", timeout=10) as reader:
         assert [one.reward for one in reader.read()] == [3.0]
+
+
+def test_operators_in_python_serve_in_the_command(tmp_path):
+    (tmp_path / "serve.yaml").write_text(SERVE)
+    (tmp_path / "extra.py").write_text(OPERATOR)
+    key = "data_processor.experience_pipeline.operators=[{name: extra:Bonus, args: {%s: 2.0}}]"
+    done = run("check", "serve.yaml", key % "amuont", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "unexpected keyword argument 'amuont'" in done.stderr
+    process = subprocess.Popen(
+        [Path(sys.executable).with_name("rollway"), "run", "serve.yaml", key % "amount"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=tmp_path,
+    )
+    with process.stdout:
+        first = next(iter(process.stdout.readline, ""), "")
+        process.send_signal(signal.SIGTERM)
+        rest = process.stdout.read()
+    assert process.wait(60) == 0 and "serving " in first + rest, first + rest

@@ -33,7 +33,7 @@ pub(crate) fn run(
 ) -> Result<(), CliError> {
     match config.mode {
         Mode::Simulate => simulate(&config),
-        Mode::Serve => serve(&config),
+        Mode::Serve => serve(&config, &operators),
         Mode::Both | Mode::Explore | Mode::Train | Mode::Bench => job(config, args, operators),
     }
 }

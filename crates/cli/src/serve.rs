@@ -3,6 +3,7 @@
 use crate::log;
 use crate::output::{LogFormat, Output};
 use rollway::config::Config;
+use rollway::job::OperatorRegistry;
 use rollway::serve::{ServeJob, ServeJobError, served_weights};
 use rollway_base::error_chain;
 
@@ -10,13 +11,13 @@ use crate::signals::Signals;
 use crate::{CliError, runtime};
 
 /// Serves the models of a checked configuration until a signal stops it.
-pub(crate) fn serve(config: &Config) -> Result<(), CliError> {
+pub(crate) fn serve(config: &Config, operators: &OperatorRegistry) -> Result<(), CliError> {
     log::install(config.log.level, &Output::stderr(LogFormat::Plain), None);
     runtime()?.block_on(async {
         let mut signals = Signals::new()?;
         let weights = served_weights(config);
         let server = tokio::select! {
-            server = ServeJob::start(config, weights) => server?,
+            server = ServeJob::start(config, weights, operators) => server?,
             () = signals.next() => return Ok(()),
         };
         print_address(config, &server);

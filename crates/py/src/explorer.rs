@@ -273,7 +273,8 @@ impl PyExplorer {
             }
             if config.mode == Mode::Serve {
                 let weights = served_weights(&config);
-                *stage = ExplorerPhase::Serving(Box::new(ServeJob::start(&config, weights).await?));
+                let server = ServeJob::start(&config, weights, &operators).await?;
+                *stage = ExplorerPhase::Serving(Box::new(server));
                 return Ok(());
             }
             workflow_runtime.check(&config).await?;

@@ -76,10 +76,12 @@ pub struct ServeJob {
 }
 
 impl ServeJob {
-    /// Starts a checked configuration. Models need not be healthy yet.
+    /// Starts a checked configuration. Models need not be healthy yet. `operators` are those that
+    /// the pipeline can name.
     pub async fn start(
         config: &Config,
         weights: Arc<dyn WeightFinder>,
+        operators: &OperatorRegistry,
     ) -> Result<Self, ServeJobError> {
         let job = config
             .create_job_dir()
@@ -96,7 +98,7 @@ impl ServeJob {
         let (admin_key, admin_key_file) = admin_key(config, &job)?;
         options.admin_key = admin_key;
         let key_file = key_file.filter(|_| config.explorer.authentication);
-        let sink = Arc::new(PipelineSink::new(config, &OperatorRegistry::built_in())?);
+        let sink = Arc::new(PipelineSink::new(config, operators)?);
         sink.prepare().await.map_err(ServeJobError::Pipeline)?;
         let committer =
             PipelineCommitter::new(Arc::clone(&sink), config.explorer.delivery_timeout.into());

@@ -66,6 +66,17 @@ fn every_input_error_has_its_message_and_code_2() {
 }
 
 #[test]
+fn operators_of_mode_serve_are_checked() {
+    let workspace = Workspace::new();
+    let model = "explorer.rollout_model={engine_type: vllm, base_url: 'http://127.0.0.1:1/v1'}";
+    let operator = "data_processor.experience_pipeline.operators=[{name: reward_fliter}]";
+    let serve = ["mode=serve", model, operator];
+    let checked = workspace.run("check", &serve);
+    assert_eq!(checked.code, Some(2), "{}", checked.stderr);
+    assert!(checked.stderr.contains("did you mean `reward_filter`?"), "{}", checked.stderr);
+}
+
+#[test]
 fn error_names_the_folder_that_cannot_be_created() {
     let workspace = Workspace::new();
     std::fs::write(workspace.path().join("file"), "").unwrap();

@@ -37,7 +37,7 @@ pub async fn check_local(
     if matches!(config.mode, Mode::Both | Mode::Explore | Mode::Train) {
         errors.extend(buffer(config).err());
     }
-    if matches!(config.mode, Mode::Both | Mode::Explore) {
+    if matches!(config.mode, Mode::Both | Mode::Explore | Mode::Serve) {
         errors.extend(pipeline(config, operators).await);
     }
     if matches!(config.mode, Mode::Both | Mode::Train) {
