@@ -386,3 +386,29 @@ def test_use_after_a_fork_is_refused(config):
     command = [sys.executable, "-c", textwrap.dedent(code)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.stdout == "forked\n", done.stderr
+
+
+async def fails(task, model):
+    raise KeyError("anwser")
+
+
+def run_failing(config, through):
+    """Runs failing tasks by a scheduler, or by a coordinator."""
+    if through == "scheduler":
+        with rw.Scheduler(config, [rw.models.Echo()]) as scheduler:
+            scheduler.schedule(tasks(fails, 3), 1)
+            scheduler.get_statuses(1).result()
+        return
+    with rw.RolloutCoordinator(config, [rw.models.Echo()], sink=rw.MemorySink()) as coordinator:
+        many = tasks(fails, 3)
+        coordinator.submit_batch(batch_id=1, tasks=many, batch_type="train").result()
+        coordinator.finalize_train_batch(1).result()
+
+
+@pytest.mark.parametrize("through", ["scheduler", "coordinator"])
+def test_the_first_failure_of_a_kind_is_logged_in_full(config, caplog, through):
+    caplog.set_level("WARNING", "rollway")
+    run_failing(config, through)
+    messages = [one.getMessage() for one in caplog.records]
+    (found,) = [message for message in messages if "run failed: KeyError: 'anwser'" in message]
+    assert "in fails" in found and "further ones with this message are counted" in found

@@ -10,7 +10,8 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{IntoPyDict, PyBytes, PyDict, PyList};
 use rollway::cluster::{self, ClusterError};
-use rollway::events::RunObservers;
+use rollway::events::{RunObserver, RunObservers};
+use rollway::job::FailureTally;
 use rollway::{
     BatchResults, CollectOptions, PipelineSink, RestoreReport, RolloutCoordinator, RunnerBackend,
     Scheduler, Sink, Task, WithModelAccess, WithOutputCheck, WorkerPool, WorkerPoolOptions,
@@ -50,6 +51,8 @@ pub(crate) type SpawnCommand = (PathBuf, Vec<String>, Vec<(String, String)>);
 #[pyclass(frozen, name = "Scheduler", module = "rollway._rollway")]
 pub(crate) struct PyScheduler {
     scheduler: Scheduler,
+    /// Logs failures of runs.
+    failures: Arc<FailureTally>,
 }
 
 #[pymethods]
@@ -67,13 +70,15 @@ impl PyScheduler {
         let (core, workers) = parts(py, config_json, runners, spawn, gateway)?;
         let _guard = runtime::handle(py)?.enter();
         let scheduler = Scheduler::new(core, workers);
-        Ok(Self { scheduler: scheduler.observed(task_done_observer(on_task_done)) })
+        let failures = failure_log(py, config_json)?;
+        let scheduler = scheduler.observed(observers(&failures, on_task_done));
+        Ok(Self { scheduler, failures })
     }
 
     /// Calls a function for every task that ends from now on.
     fn observe_tasks(&self, py: Python<'_>, on_task_done: Py<PyAny>) -> PyResult<PyPending> {
-        let (scheduler, observers) =
-            (self.scheduler.clone(), task_done_observer(Some(on_task_done)));
+        let scheduler = self.scheduler.clone();
+        let observers = observers(&self.failures, Some(on_task_done));
         PyPending::new(py, async move { scheduler.replace_observers(observers).await }, |_, ()| {
             Ok(())
         })
@@ -214,6 +219,7 @@ pub(crate) struct PyCoordinator {
     coordinator: RolloutCoordinator,
     /// `None`: experiences go to a sink in Python, or are not delivered.
     pipeline: Option<Arc<PipelineSink>>,
+    failures: Arc<FailureTally>,
     restored: RestoreReport,
     detailed: bool,
 }
@@ -268,8 +274,10 @@ impl PyCoordinator {
                 (RolloutCoordinator::new(core, workers, sink), RestoreReport::default())
             }
         };
+        let failures = failure_log(py, config_json)?;
+        let coordinator = coordinator.with_observers(observers(&failures, None));
         let detailed = config.monitor.detailed_stats;
-        Ok(Self { coordinator, pipeline, restored, detailed })
+        Ok(Self { coordinator, pipeline, failures, restored, detailed })
     }
 
     /// State restored from the ledger: unfinished batches as `(batch_id, type, tasks, ended runs)`,
@@ -314,7 +322,8 @@ impl PyCoordinator {
 
     /// Returns the scheduler of this coordinator's runners.
     fn scheduler(&self) -> PyScheduler {
-        PyScheduler { scheduler: self.coordinator.scheduler() }
+        let failures = Arc::clone(&self.failures);
+        PyScheduler { scheduler: self.coordinator.scheduler(), failures }
     }
 
     /// Returns the batches that are neither finalized nor aborted.
@@ -560,10 +569,17 @@ fn unpack(tasks: Vec<PackedTask>) -> Vec<Task> {
         .collect()
 }
 
-/// Returns the observer of ended tasks, if a function is given.
-fn task_done_observer(callback: Option<Py<PyAny>>) -> RunObservers {
-    let observer = callback.map(|callback| Arc::new(TaskDoneObserver::new(callback)) as _);
-    RunObservers::new(observer.into_iter().collect())
+/// Returns the observer that logs the first failure of each kind.
+fn failure_log(py: Python<'_>, config_json: &str) -> PyResult<Arc<FailureTally>> {
+    let groups = config::parse(py, config_json)?.log.failure_groups;
+    Ok(Arc::new(FailureTally::new(groups, Vec::new())))
+}
+
+/// Returns the observers of runs: one of failures and, if a function is given, one of ended tasks.
+fn observers(failures: &Arc<FailureTally>, callback: Option<Py<PyAny>>) -> RunObservers {
+    let mut observers: Vec<Arc<dyn RunObserver>> = vec![Arc::clone(failures) as _];
+    observers.extend(callback.map(|callback| Arc::new(TaskDoneObserver::new(callback)) as _));
+    RunObservers::new(observers)
 }
 
 /// Returns how the metrics of a batch are to be worked out.
