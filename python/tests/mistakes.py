@@ -380,7 +380,10 @@ SERVER = (
     ),
     served(
         "name a variable for the key that is not set",
-        ("NO_SUCH_KEY",),
+        (
+            "explorer.rollout_model.api_key_env: the environment variable NO_SUCH_KEY is not set",
+            "export NO_SUCH_KEY before the job is started",
+        ),
         keys=(f"{MODEL}.api_key_env=NO_SUCH_KEY",),
     ),
     served(
