@@ -11,7 +11,7 @@ import sys
 import time
 import warnings
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from rollway import _rollway
 from rollway.errors import ConfigError
@@ -68,7 +68,7 @@ class Section:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Section) and self.to_dict() == other.to_dict()
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__: ClassVar[None] = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.to_dict()!r})"

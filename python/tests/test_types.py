@@ -1,5 +1,6 @@
 """Strict type checkers accept examples, templates and the public API, and find mistakes in them."""
 
+import json
 import pathlib
 import subprocess
 import sys
@@ -76,6 +77,25 @@ def test_examples_templates_and_the_public_api_are_typed(program, tmp_path):
     done = check(program, mistaken, tmp_path)
     for path in mistaken:
         assert f"{path.name}:" in done.stdout, done.stdout
+
+
+#: Its base classes belong to a package that is not installed here.
+UNTYPED_BASES = "rollway.vllm_gloo"
+
+
+def test_the_package_has_no_unknown_types(tmp_path):
+    """`pyright --verifytypes` checks what a user's type checker sees of the wheel."""
+    options = ["--ignoreexternal", "--outputjson"]
+    done = check((*PYRIGHT, "--verifytypes", "rollway", *options), [], tmp_path)
+    symbols = json.loads(done.stdout)["typeCompleteness"]["symbols"]
+    assert len(symbols) > 1000, done.stderr
+    unknown = {
+        one["name"]: [found["message"] for found in one["diagnostics"]]
+        for one in symbols
+        if not (one["isTypeKnown"] or one["isTypeAmbiguous"])
+        and not one["name"].startswith(UNTYPED_BASES)
+    }
+    assert not unknown, unknown
 
 
 @pytest.fixture(scope="module")

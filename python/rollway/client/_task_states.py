@@ -67,7 +67,7 @@ class RunningTaskState:
     restart_runner_on_cancel: bool = True
 
 
-class TaskDone(Future):  # type: ignore[type-arg]
+class TaskDone(Future[tuple[Status, bytes, int | None, float]]):
     """An ended task, as `Scheduler.task_done_callback` gets it: a future that is done.
 
     `result()` returns the status, the experiences as one payload, the id of the last runner and

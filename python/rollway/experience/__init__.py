@@ -6,7 +6,7 @@ import array
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -268,7 +268,7 @@ class Experience:
             _same(getattr(self, name, None), getattr(other, name, None)) for name in self.__slots__
         )
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__: ClassVar[None] = None  # type: ignore[assignment]
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the readable fields, without arrays, for JSON lines."""

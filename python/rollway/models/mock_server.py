@@ -9,7 +9,7 @@ from typing import Any
 
 from rollway import _rollway
 from rollway.client._pending import PendingResult, identity
-from rollway.models.openai import OpenAI
+from rollway.models.openai import Engine, OpenAI
 
 
 @dataclass(frozen=True)

@@ -44,9 +44,9 @@ class OpenAI(Model):
             )
         self.base_url: str = base_url
         self.name = model
-        self.api_key = api_key or None
+        self.api_key: str | None = api_key or None
         self.engine = engine
-        self.records = engine != "openai"
+        self.records: bool = engine != "openai"
 
     def bind(self, is_async: bool, key: str | None = None) -> RunModel:
         raise Error(

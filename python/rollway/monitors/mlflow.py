@@ -29,7 +29,7 @@ class Run:
             os.environ["MLFLOW_TRACKING_PASSWORD"] = password
         if token := secret(args, "token"):
             os.environ["MLFLOW_TRACKING_TOKEN"] = token
-        self.client = MlflowClient(tracking_uri=args.pop("uri", None))
+        self.client: Any = MlflowClient(tracking_uri=args.pop("uri", None))
         experiment = args.pop("experiment", job["project"])
         name = args.pop("run_name", job["name"])
         if args:
@@ -40,7 +40,7 @@ class Run:
             tags = {key: value for key, value in tags.items() if value}
             existing = self.client.create_run(self.experiment(experiment), run_name=name, tags=tags)
             self.describe(existing.info.run_id, job["config"])
-        self.run = existing.info.run_id
+        self.run: str = existing.info.run_id
         where = f"experiment {experiment}, run {self.run}"
         self.place = f"{where} at {self.client.tracking_uri}"
 

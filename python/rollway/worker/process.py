@@ -82,7 +82,7 @@ class Link(Protocol):
         attempt: int,
         run: int,
         payload: bytes | None,
-        metrics: dict,
+        metrics: dict[str, float],
     ) -> str | None: ...
     def failed(
         self, runner: int, incarnation: int, attempt: int, run: int, kind: str, text: str
