@@ -44,6 +44,23 @@ fn failed_trainer_ends_the_job_with_its_last_output() {
 }
 
 #[test]
+fn traceback_of_a_trainer_is_printed_once() {
+    let raises = "echo loading; echo 'Traceback (most recent call last):' >&2; \
+                  echo '  File train.py, line 3' >&2; echo 'ValueError: no GPU' >&2";
+    let workspace = Workspace::new();
+    let ran = workspace.run("run", &borrowed(&keys(&format!("{raises}; exit 1"))));
+    assert_eq!(ran.code, Some(1), "{}", ran.stderr);
+    let (log, error) = ran.stderr.rsplit_once("\nerror: ").unwrap();
+    assert!(log.contains("INFO  trainer: loading"), "{log}");
+    assert!(error.contains("| ValueError: no GPU"), "{error}");
+    assert!(!log.contains("line 3") && !log.contains("no GPU"), "{log}");
+    // The program continues, or ends without an error.
+    let workspace = Workspace::new();
+    let ran = workspace.run("run", &borrowed(&keys(&format!("{raises}; exit 0"))));
+    assert!(ran.stderr.contains("INFO  trainer: ValueError: no GPU"), "{}", ran.stderr);
+}
+
+#[test]
 fn trainer_and_its_children_are_killed_with_the_job() {
     for signal in ["INT", "KILL"] {
         let workspace = Workspace::new();

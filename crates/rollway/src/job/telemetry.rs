@@ -130,6 +130,9 @@ impl JobTelemetry {
     /// The failure of the work, the alarm, or the reason why there is no result.
     pub fn judge(&self, ended: Result<JobOutcome, JobError>) -> Result<JobOutcome, JobError> {
         if let Some(message) = self.alarms.tripped() {
+            if let Err(error) = ended {
+                tracing::warn!(%error, "an alarm ends the job, which failed");
+            }
             return Err(JobError::Alarm(message.to_owned()));
         }
         let ended = ended?;

@@ -27,6 +27,16 @@ use super::TrainerError;
 /// Lines of output that are shown after a failure.
 const LAST_LINES: usize = 20;
 
+const STDOUT: &str = "stdout";
+const STDERR: &str = "stderr";
+
+/// First line of a Python traceback.
+const TRACEBACK: &str = "Traceback (most recent call last):";
+
+/// Maximum time that a traceback is kept from the log. If the program ends with it, only the error
+/// shows it.
+const TRACEBACK_DELAY: Duration = Duration::from_secs(1);
+
 /// Maximum time to read the last output: child processes may keep the pipe open.
 const FINAL_OUTPUT_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -50,14 +60,60 @@ pub(super) struct TrainerCommand {
 #[derive(Debug)]
 pub(super) struct TrainerOutput {
     program: String,
-    last: Arc<Mutex<VecDeque<String>>>,
+    last: Arc<Mutex<LastOutput>>,
+}
+
+#[derive(Debug, Default)]
+struct LastOutput {
+    /// The last lines.
+    lines: VecDeque<String>,
+    /// Lines of stderr since the beginning of a traceback, which are not logged yet.
+    held: Vec<String>,
+}
+
+impl LastOutput {
+    /// Adds a line, and logs it unless it belongs to a traceback. Returns whether a traceback
+    /// begins.
+    fn add(&mut self, line: &str, stream: &'static str) -> bool {
+        if self.lines.len() == LAST_LINES {
+            self.lines.pop_front();
+        }
+        self.lines.push_back(line.to_owned());
+        let begins = self.held.is_empty() && line == TRACEBACK;
+        if stream != STDERR || (self.held.is_empty() && !begins) {
+            log(line, stream);
+            return false;
+        }
+        self.held.push(line.to_owned());
+        if self.held.len() > LAST_LINES {
+            self.release();
+        }
+        begins
+    }
+
+    /// Logs the lines that were not logged.
+    fn release(&mut self) {
+        self.held.drain(..).for_each(|line| log(&line, STDERR));
+    }
+
+    /// Drops the lines that the error of the program shows, and logs the others.
+    fn drop_shown(&mut self) {
+        let Self { lines, held } = self;
+        held.retain(|line| !lines.contains(line));
+        self.release();
+    }
+}
+
+/// Logs a line of the program.
+fn log(line: &str, stream: &'static str) {
+    tracing::info!(target: "rollway::trainer", stream, "trainer: {line}");
 }
 
 impl TrainerOutput {
     /// Returns the name of the program and its last lines, each after a line break and a mark.
     pub(super) fn last(&self) -> (String, String) {
         let last: Vec<String> =
-            self.last.lock().iter().map(|line| format!("\n  | {line}")).collect();
+            self.last.lock().lines.iter().map(|line| format!("\n  | {line}")).collect();
         (self.program.clone(), last.concat())
     }
 }
@@ -69,7 +125,7 @@ pub(super) struct TrainerProcess {
     group: ProcessGroup,
     child: Child,
     grace: Duration,
-    last: Arc<Mutex<VecDeque<String>>>,
+    last: Arc<Mutex<LastOutput>>,
     relays: Vec<JoinHandle<()>>,
 }
 
@@ -92,11 +148,11 @@ impl TrainerProcess {
             .stderr(Stdio::piped())
             .kill_on_drop(true);
         let (mut child, group) = tree.spawn(&mut program).map_err(failed)?;
-        let last = Arc::default();
+        let last = Arc::<Mutex<LastOutput>>::default();
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
         let relays = [
-            stdout.map(|output| relay(output, "stdout", &last)),
-            stderr.map(|output| relay(output, "stderr", &last)),
+            stdout.map(|output| relay(output, STDOUT, &last)),
+            stderr.map(|output| relay(output, STDERR, &last)),
         ];
         let relays = relays.into_iter().flatten().collect();
         let (name, grace) = (name.clone(), command.grace);
@@ -114,8 +170,14 @@ impl TrainerProcess {
         self.group.signal(Signal::KILL);
         self.read_output().await;
         match status {
-            Ok(status) if status.success() => Ok(()),
-            status => Err(self.failed(status)),
+            Ok(status) if status.success() => {
+                self.last.lock().release();
+                Ok(())
+            }
+            status => {
+                self.last.lock().drop_shown();
+                Err(self.failed(status))
+            }
         }
     }
 
@@ -129,6 +191,7 @@ impl TrainerProcess {
         self.group.signal(Signal::KILL);
         let _ = timeout(KILL_TIMEOUT, self.child.wait()).await;
         self.read_output().await;
+        self.last.lock().release();
         Ok(())
     }
 
@@ -184,18 +247,19 @@ async fn locked(path: &Path, grace: Duration) -> io::Result<File> {
 fn relay(
     output: impl AsyncRead + Unpin + Send + 'static,
     stream: &'static str,
-    last: &Arc<Mutex<VecDeque<String>>>,
+    last: &Arc<Mutex<LastOutput>>,
 ) -> JoinHandle<()> {
     let last = Arc::clone(last);
     tokio::spawn(async move {
-        let log = |line: &str| {
-            tracing::info!(target: "rollway::trainer", stream, "trainer: {line}");
-            let mut last = last.lock();
-            if last.len() == LAST_LINES {
-                last.pop_front();
+        let add = |line: &str| {
+            if last.lock().add(line, stream) {
+                let last = Arc::clone(&last);
+                tokio::spawn(async move {
+                    sleep(TRACEBACK_DELAY).await;
+                    last.lock().release();
+                });
             }
-            last.push_back(line.to_owned());
         };
-        lines(output, log).await;
+        lines(output, add).await;
     })
 }
