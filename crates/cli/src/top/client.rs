@@ -1,5 +1,6 @@
 //! HTTP client of `rollway top` for the dashboard of a job.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -98,10 +99,9 @@ impl TopClient {
             );
             return Some(JobEnd { state, message });
         }
-        let summary: Option<Summary> = std::fs::read(self.job.join("summary.json"))
-            .ok()
-            .and_then(|bytes| serde_json::from_slice(&bytes).ok());
-        let (state, outcome) = match summary.map(|summary| (summary.state, summary.error)) {
+        let (state, outcome) = match last_summary(&self.job)
+            .map(|summary| (summary.state, summary.error))
+        {
             Some((SummaryState::Finished, _)) => (JobState::Finished, "finished".to_owned()),
             Some((SummaryState::Stopped, _)) => {
                 (JobState::Stopped, "stopped; run its command again to resume".to_owned())
@@ -149,6 +149,17 @@ impl TopClient {
             )
         })
     }
+}
+
+/// Returns the summary that was written last: benchmarks and second explorers have their own.
+fn last_summary(job: &Path) -> Option<Summary> {
+    let is_summary = |path: &PathBuf| {
+        path.file_name().is_some_and(|name| name.as_encoded_bytes().ends_with(b"summary.json"))
+    };
+    let paths = fs::read_dir(job).ok()?.flatten().map(|entry| entry.path()).filter(is_summary);
+    let modified = |path: &PathBuf| fs::metadata(path).and_then(|file| file.modified()).ok();
+    let last = paths.max_by_key(modified)?;
+    serde_json::from_slice(&fs::read(last).ok()?).ok()
 }
 
 /// Tells whether there is no such process on this machine.

@@ -9,7 +9,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use rollway_cli::top::client::{TopClient, TopError};
 use rollway_cli::top::draw::full_table;
@@ -136,6 +136,14 @@ async fn end_of_the_job_is_shown_with_its_outcome() {
     let text = text.join("\n");
     assert!(text.contains("the job has ended: failed: no server; `rollway view "), "{text}");
     assert!(text.lines().next().unwrap().contains("failed"), "{text}");
+
+    // A benchmark that ran later has its own summary.
+    let file = fs::File::open(job.path().join("summary.json")).unwrap();
+    file.set_modified(SystemTime::UNIX_EPOCH).unwrap();
+    let summary = json!({ "state": "finished" });
+    fs::write(job.path().join("bench_summary.json"), summary.to_string()).unwrap();
+    let TopError::Ended(end) = client.snapshot().await.unwrap_err() else { panic!() };
+    assert!(end.message.contains("the job has ended: finished"), "{}", end.message);
 }
 
 fn rollway() -> Command {
