@@ -36,6 +36,29 @@ def test_metadata_are_complete(wheel):
     assert "PASSED" in run(sys.executable, "-m", "twine", "check", "--strict", wheel)
 
 
+def test_the_license_is_in_the_wheel(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        (license_file,) = [name for name in names if name.endswith("licenses/LICENSE")]
+        (metadata,) = [name for name in names if name.endswith(".dist-info/METADATA")]
+        text = archive.read(license_file).decode()
+        lines = archive.read(metadata).decode().splitlines()
+    assert text == (ROOT / "LICENSE").read_text()
+    assert "License-Expression: Apache-2.0" in lines and "License-File: LICENSE" in lines
+
+
+def test_uv_runs_the_command(wheel, tmp_path):
+    """Without an index: the requirements of the wheel are those that pip downloads."""
+    download = ("-m", "pip", "download", "--quiet", "--only-binary=:all:", "--dest", tmp_path)
+    run(sys.executable, *download, wheel)
+    options = ("--offline", "--no-index", "--find-links", tmp_path, "--python", sys.executable)
+    folders = {"UV_CACHE_DIR": tmp_path / "cache", "UV_TOOL_DIR": tmp_path / "tools"}
+    variables = {**os.environ, **{name: str(path) for name, path in folders.items()}}
+    command = (sys.executable, "-m", "uv", "tool", "run", *options, "--from", wheel)
+    shown = run(*command, "rollway", "--version", env=variables)
+    assert shown.split()[0] == "rollway"
+
+
 def glibc(text):
     """Returns the version of the C library in a platform tag."""
     (version,) = re.findall(r"manylinux_(\d+)_(\d+)_", text)
