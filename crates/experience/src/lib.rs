@@ -23,6 +23,7 @@ pub use self::json::Json;
 pub use self::model_versions::{ModelVersions, VersionSpan};
 pub use self::payload::{PayloadError, deserialize, deserialize_many, serialize, serialize_many};
 pub use self::tensor::{Dtype, Tensor};
+pub use self::validate::is_finite_reward;
 
 /// One sample for the trainer: [`ExperienceFields`] that are consistent, and their kind.
 ///

@@ -5,6 +5,11 @@ use super::{Array, ExperienceFields, ExperienceKind, FieldError, FieldProblem, T
 /// Maximum number of entries of `metrics`, `multi_modal_inputs` and `custom_fields`.
 pub(super) const MAX_ENTRIES: usize = 65_536;
 
+/// Tells whether trainers, which compute with 32 bits, can use a reward.
+pub fn is_finite_reward(reward: f64) -> bool {
+    (reward as f32).is_finite()
+}
+
 /// Derives the kind from the fields that are set.
 pub(super) fn conclude_kind(fields: &ExperienceFields) -> ExperienceKind {
     if fields.action_mask.is_some() {

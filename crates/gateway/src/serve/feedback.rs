@@ -1,6 +1,6 @@
 //! Feedback of agents on responses.
 
-use rollway_experience::IdPart;
+use rollway_experience::{IdPart, is_finite_reward};
 use serde_json::{Map, Value, json};
 
 use rollway_model_api::{CallError, ErrorKind};
@@ -11,7 +11,7 @@ const MAX_NAME_BYTES: usize = 512;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Feedback {
-    /// A finite number.
+    /// A number that is finite with 32 bits, too.
     pub reward: f64,
     /// Ids of responses or choices, without duplicates.
     pub msg_ids: Vec<String>,
@@ -97,8 +97,8 @@ fn wrong(field: &str, expected: &str) -> CallError {
 
 fn reward(fields: &Map<String, Value>) -> Result<f64, CallError> {
     let reward = fields.get("reward").ok_or_else(|| wrong("reward", "is missing: a number"))?;
-    let reward = reward.as_f64().filter(|reward| reward.is_finite());
-    reward.ok_or_else(|| wrong("reward", "is a finite number"))
+    let reward = reward.as_f64().filter(|reward| is_finite_reward(*reward));
+    reward.ok_or_else(|| wrong("reward", "is a finite 32-bit number"))
 }
 
 fn msg_ids(fields: &Map<String, Value>) -> Result<Vec<String>, CallError> {
@@ -124,17 +124,22 @@ fn msg_ids(fields: &Map<String, Value>) -> Result<Vec<String>, CallError> {
 }
 
 fn task(fields: &Map<String, Value>) -> Result<IdPart, CallError> {
-    let expected =
-        format!("is the name of the task: a text of 1 to {MAX_NAME_BYTES} bytes, or an integer");
+    let expected = format!(
+        "is the name of the task: a text of 1 to {MAX_NAME_BYTES} bytes without control \
+         characters, or an integer"
+    );
     match fields.get("task_id") {
         None => Err(wrong("task_id", "is missing: the name of the task, a text or an integer")),
-        Some(Value::String(text)) if !text.is_empty() && text.len() <= MAX_NAME_BYTES => {
-            Ok(IdPart::Text(text.clone()))
-        }
+        Some(Value::String(text)) if is_name(text) => Ok(IdPart::Text(text.clone())),
         Some(value) => {
             value.as_i64().map(IdPart::Number).ok_or_else(|| wrong("task_id", &expected))
         }
     }
+}
+
+/// Tells whether databases can store a text as the name of a task.
+fn is_name(text: &str) -> bool {
+    !text.is_empty() && text.len() <= MAX_NAME_BYTES && !text.contains(char::is_control)
 }
 
 fn run(fields: &Map<String, Value>) -> Result<u64, CallError> {
@@ -172,6 +177,9 @@ mod tests {
         assert_eq!(field(r#"{"reward": 1, "msg_ids": ["a", 2], "task_id": 1}"#), "msg_ids[1]");
         assert_eq!(field(r#"{"reward": 1, "msg_ids": ["a"]}"#), "task_id");
         assert_eq!(field(r#"{"reward": 1, "msg_ids": ["a"], "task_id": 1.5}"#), "task_id");
+        assert_eq!(field(r#"{"reward": 1e39, "msg_ids": ["a"], "task_id": 1}"#), "reward");
+        assert_eq!(field(r#"{"reward": 1, "msg_ids": ["a"], "task_id": "a\u0000b"}"#), "task_id");
+        assert_eq!(field(r#"{"reward": 1, "msg_ids": ["a"], "task_id": "a\nb"}"#), "task_id");
         let body = r#"{"reward": 1, "msg_ids": ["a"], "task_id": "t", "run_id": -1}"#;
         assert_eq!(field(body), "run_id");
     }
