@@ -128,12 +128,19 @@ async fn an_invalid_output_is_retried_and_fails_its_run_alone() {
             after.retries[FailureKind::InvalidOutput] - before.retries[FailureKind::InvalidOutput];
         assert_eq!(retried, 4, "{body}: two runs, two retries each");
     }
-    // An evaluation needs no experience, but a finite reward.
-    let eval = ["good", "nothing", "nan metric"].map(|body| Task::new("returns", body).eval());
+    // An evaluation needs no experience, but a finite reward, and what it returns is readable.
+    let eval = ["good", "nothing", "nan metric", "bytes", "huge"]
+        .map(|body| Task::new("returns", body).eval());
     scheduler.schedule(eval.to_vec(), "eval").await.unwrap();
     let got = scheduler.get_payload_results("eval", CollectOptions::default()).await.unwrap();
     let ok: Vec<bool> = got.statuses.iter().map(|(_, status)| status.ok()).collect();
-    assert_eq!(ok, [true, true, false]);
+    assert_eq!(ok, [true, true, false, false, false]);
+    // The same among training tasks of one batch.
+    let mixed = [Task::new("returns", "good"), Task::new("returns", "bytes").eval()];
+    scheduler.schedule(mixed.to_vec(), "mixed").await.unwrap();
+    let got = scheduler.get_payload_results("mixed", CollectOptions::default()).await.unwrap();
+    let ok: Vec<bool> = got.statuses.iter().map(|(_, status)| status.ok()).collect();
+    assert_eq!(ok, [true, false]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -11,7 +11,9 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use rollway_core::{AttemptId, BatchType, FailureKind, Incarnation, RunId, RunnerId};
-use rollway_experience::{Eid, Experience, IdPart, PayloadError, deserialize_many, serialize_many};
+use rollway_experience::{
+    Eid, Experience, IdPart, PayloadError, deserialize_many, is_finite_reward, serialize_many,
+};
 use serde_json::Value;
 
 use crate::run::{RunFailure, RunOutput, RunnerReport};
@@ -181,11 +183,11 @@ impl AttemptLabel {
         recorded: Option<&RecordedVersionsFn>,
     ) -> Result<RunOutput, String> {
         check_reward("metric `reward`", output.metrics.get("reward"))?;
-        if !self.needs_experiences {
-            return Ok(output);
-        }
-        let payload = output.payload.filter(|payload| !payload.is_empty());
-        let payload = payload.ok_or_else(no_experience)?;
+        let payload = match output.payload.filter(|payload| !payload.is_empty()) {
+            Some(payload) => payload,
+            None if self.needs_experiences => return Err(no_experience()),
+            None => return Ok(RunOutput { payload: None, ..output }),
+        };
         let recorded = recorded.and_then(|lookup| lookup(self.attempt, run));
         let payload = self.labelled(run, payload, recorded.as_ref())?;
         Ok(RunOutput { payload: Some(payload), ..output })
@@ -295,10 +297,9 @@ fn check_experience(experience: &Experience) -> Result<(), String> {
     Ok(())
 }
 
-/// Trainers compute with 32 bits, so a reward must be finite in `f32`.
 fn check_reward(name: &str, reward: Option<f64>) -> Result<(), String> {
     match reward {
-        Some(reward) if !(reward as f32).is_finite() => {
+        Some(reward) if !is_finite_reward(reward) => {
             Err(format!("{name} {reward:e} is not a finite 32-bit number"))
         }
         _ => Ok(()),
