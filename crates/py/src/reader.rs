@@ -56,7 +56,9 @@ impl PyReaderError {
             BufferError::Unavailable { storage, .. } => ("buffer_unavailable", storage),
             BufferError::Full { storage, .. } => ("buffer_full", storage),
             BufferError::Damaged { storage, .. } => ("buffer_damaged", storage),
-            BufferError::Unsupported { storage, .. } => ("buffer_unsupported", storage),
+            BufferError::Unsupported { storage, .. } | BufferError::Content { storage, .. } => {
+                ("buffer_unsupported", storage)
+            }
             BufferError::Closed(storage) => ("closed", storage),
             BufferError::Payload(error) => return errors::payload(py, &error),
         };

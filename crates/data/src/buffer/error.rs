@@ -21,6 +21,9 @@ pub enum BufferError {
     /// The storage does not support the request.
     #[error("{storage} cannot do this: {message}")]
     Unsupported { storage: String, message: String },
+    /// The storage refuses a value of the written experiences; a retry fails again.
+    #[error("{storage} does not take these experiences: {message}")]
+    Content { storage: String, message: String },
     /// The writer, the reader or the buffer was closed.
     #[error("{0} is closed")]
     Closed(String),
@@ -43,5 +46,9 @@ impl BufferError {
 
     pub(crate) fn unsupported(storage: impl Into<String>, message: impl Into<String>) -> Self {
         Self::Unsupported { storage: storage.into(), message: message.into() }
+    }
+
+    pub(crate) fn content(storage: impl Into<String>, message: impl Into<String>) -> Self {
+        Self::Content { storage: storage.into(), message: message.into() }
     }
 }

@@ -53,7 +53,9 @@ impl PipelineError {
             | Self::Miscounted { .. }
             | Self::InvalidReward { .. }
             | Self::Encode { .. } => true,
-            Self::Input(error) | Self::Output(error) => matches!(error, BufferError::Payload(_)),
+            Self::Input(error) | Self::Output(error) => {
+                matches!(error, BufferError::Payload(_) | BufferError::Content { .. })
+            }
         }
     }
 }

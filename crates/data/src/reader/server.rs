@@ -333,7 +333,8 @@ fn failed(number: u64, error: BufferError) -> proto::RequestFailed {
         BufferError::Unavailable { storage, message } => (Code::Unavailable, storage, message),
         BufferError::Full { storage, message } => (Code::Full, storage, message),
         BufferError::Damaged { storage, message } => (Code::Damaged, storage, message),
-        BufferError::Unsupported { storage, message } => (Code::Unsupported, storage, message),
+        BufferError::Unsupported { storage, message }
+        | BufferError::Content { storage, message } => (Code::Unsupported, storage, message),
         BufferError::Closed(storage) => (Code::Closed, storage, String::new()),
         BufferError::Payload(error) => (Code::Damaged, "the buffer".to_owned(), error.to_string()),
     };

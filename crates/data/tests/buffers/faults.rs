@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use rollway_data::buffer::sql::SqlOptions;
 use rollway_data::buffer::{BufferError, ReadEnd};
+use rollway_data::{Sample, WriteBatch};
+use rollway_experience::{Eid, Experience, ExperienceFields};
 use rollway_testkit::postgres::address;
 
 use crate::proxy::{Plan, Proxy};
@@ -219,4 +221,29 @@ fn a_server_that_does_not_answer_is_given_up_at_the_limit() {
     let options = SqlOptions { connect_timeout: Duration::from_millis(100), ..once(&bed) };
     let error = open_sql(&bed.address, options).err().unwrap();
     assert!(error.to_string().contains("took longer than the 0.1 s"), "{error}");
+}
+
+#[test]
+fn values_that_the_server_refuses_are_errors_of_the_content() {
+    let bed = Bed::postgres("content");
+    let mut writer = bed.open().writer("w").unwrap();
+    let named = |suffix: String| {
+        let eid = Eid { suffix, ..Eid::default() };
+        let fields = ExperienceFields { eid, tokens: [1, 2].into(), ..Default::default() };
+        let sample = Sample::new(&Experience::new(fields).unwrap()).unwrap();
+        WriteBatch { key: "named".into(), samples: vec![sample] }
+    };
+    // A text with NUL, and an id that does not fit into the index even when compressed.
+    let mut random = 1_u64;
+    let mut letter = || {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        char::from(b'a' + (random >> 33) as u8 % 26)
+    };
+    let long = (0..60_000).map(|_| letter()).collect();
+    for (suffix, code) in [("a\0b".to_owned(), "22021"), (long, "54000")] {
+        let error = writer.write(&named(suffix)).unwrap_err();
+        assert!(matches!(error, BufferError::Content { .. }), "{error}");
+        assert!(error.to_string().contains(code), "{error}");
+    }
+    assert_eq!(writer.write(&lot(0..5)).unwrap(), written(5, 0));
 }

@@ -48,6 +48,10 @@ pub(super) fn fault(name: &str, cause: &Error) -> SqlError {
         code if code.starts_with("28") => unavailable(false, false),
         // An undefined table or column, an internal error.
         "42P01" | "42703" => BufferError::damaged(name, message).into(),
+        // A value that no text or number of the server can be, or a row beyond its limits.
+        code if code.starts_with("22") || code == "54000" => {
+            BufferError::content(name, message).into()
+        }
         code if code.starts_with("XX") => BufferError::damaged(name, message).into(),
         _ => BufferError::unsupported(name, message).into(),
     }
