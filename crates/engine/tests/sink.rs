@@ -227,6 +227,30 @@ async fn a_batch_that_keeps_failing_is_put_into_the_quarantine() {
 }
 
 #[tokio::test]
+async fn a_step_of_serve_mode_that_keeps_failing_is_put_into_the_quarantine() {
+    let folder = tempfile::tempdir().unwrap();
+    let keys = json!({
+        "explorer": { "delivery_attempts": 2 },
+        "data_processor": {
+            "experience_pipeline": { "operators": [{ "name": "picky" }], "save_input": false },
+        },
+    });
+    let config = config(folder.path(), keys);
+    let mut registry = OperatorRegistry::built_in();
+    registry.register("picky", |_| Ok(Box::new(Picky))).unwrap();
+    let sink = PipelineSink::new(&config, &registry).unwrap();
+    let payload = |task| vec![serialize(&experience(task, 0, 1.0)).unwrap()];
+    let commit = |number: u64, task| sink.step(number, format!("step/{number}"), payload(task));
+    assert!(commit(1, 1).await.is_err());
+    let metrics = commit(1, 1).await.unwrap();
+    assert_eq!(metrics.get(rollway_engine::QUARANTINED), Some(1.0));
+    commit(2, 0).await.unwrap();
+    sink.close().await.unwrap();
+    assert_eq!(read(&config).len(), 1);
+    assert_eq!(std::fs::read_dir(config.job_dir().join("quarantine")).unwrap().count(), 1);
+}
+
+#[tokio::test]
 async fn a_failed_open_is_retried() {
     let folder = tempfile::tempdir().unwrap();
     let missing = folder.path().join("missing");

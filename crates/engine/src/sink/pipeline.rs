@@ -60,7 +60,7 @@ enum SinkCallKind {
     Prepare,
     Deliver { batch: BatchId, key: BatchKey, payloads: Vec<Bytes> },
     Process { payloads: Vec<Bytes> },
-    Step { key: String, payloads: Vec<Bytes> },
+    Step { number: u64, key: String, payloads: Vec<Bytes> },
     Close,
 }
 
@@ -120,9 +120,10 @@ impl PipelineSink {
         self.shared.feedback.lock().take()
     }
 
-    /// Stores the experiences of a step of mode `serve`. Idempotent for a key.
-    pub async fn step(&self, key: String, payloads: Vec<Bytes>) -> DeliveryResult {
-        self.call(SinkCallKind::Step { key, payloads }).await
+    /// Stores the experiences of a step of mode `serve`, or puts them into the quarantine if they
+    /// keep failing. Idempotent for a key.
+    pub async fn step(&self, number: u64, key: String, payloads: Vec<Bytes>) -> DeliveryResult {
+        self.call(SinkCallKind::Step { number, key, payloads }).await
     }
 
     async fn call(&self, kind: SinkCallKind) -> DeliveryResult {
@@ -207,9 +208,10 @@ impl SinkThread {
                 let key = delivery_key::of_payloads(&self.job, &payloads);
                 self.process(&key, &payloads).map_err(|failure| failure.message)
             }
-            SinkCallKind::Step { key, payloads } => {
+            SinkCallKind::Step { number, key, payloads } => {
                 let key = delivery_key::of_step(&self.job, &key);
-                self.process(&key, &payloads).map_err(|failure| failure.message)
+                let batch = BatchId::from(i64::try_from(number).unwrap_or(i64::MAX));
+                self.deliver(&batch, &key, &payloads)
             }
             SinkCallKind::Close => self.close().map(|()| Metrics::new()),
         }

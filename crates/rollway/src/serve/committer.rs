@@ -22,8 +22,9 @@ impl PipelineCommitter {
 impl Committer for PipelineCommitter {
     fn deliver(&self, step: CommitStep) -> CommitDelivery<'_> {
         Box::pin(async move {
-            let CommitStep { key, payloads, .. } = step;
-            let stored = tokio::time::timeout(self.timeout, self.sink.step(key, payloads)).await;
+            let CommitStep { number, key, payloads } = step;
+            let stored = self.sink.step(number, key, payloads);
+            let stored = tokio::time::timeout(self.timeout, stored).await;
             stored.unwrap_or_else(|_| {
                 let seconds = self.timeout.as_secs_f64();
                 Err(format!(
