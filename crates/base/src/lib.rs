@@ -16,6 +16,7 @@ pub mod folder;
 pub mod human;
 pub mod listener;
 pub mod net;
+mod number_file;
 pub mod open_files;
 mod resource_remedy;
 mod secret;
@@ -28,6 +29,7 @@ pub use buffer_kind::{BufferAddressError, BufferKind, BufferLocation, BufferStor
 pub use error_chain::error_chain;
 pub use file_lock::{FileLock, FileLockError};
 pub use fingerprint::{Fingerprint, FingerprintError};
+pub use number_file::NumberFile;
 pub use resource_remedy::resource_remedy;
 pub use secret::{EmptySecret, Secret, SecretError, random_bytes};
 pub use server_kind::{ServerKind, UnknownServerKind};

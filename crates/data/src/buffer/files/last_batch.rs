@@ -4,41 +4,33 @@
 //! This file tells such an index from a complete one, so that acknowledged data is never taken for
 //! the rest of a crashed writer.
 
-use std::fs::File;
-use std::io::Read as _;
-use std::os::unix::fs::FileExt as _;
 use std::path::Path;
+
+use rollway_base::NumberFile;
 
 use super::IoContext;
 use crate::buffer::{BufferError, Result};
 
 const NAME: &str = "last";
 
-pub(super) struct LastBatch {
-    file: File,
-}
+pub(super) struct LastBatch(NumberFile);
 
 impl LastBatch {
     pub(super) fn open(folder: &Path, storage: &str) -> Result<Self> {
-        let mut options = File::options();
-        options.create(true).truncate(false).read(true).write(true);
-        Ok(Self { file: options.open(folder.join(NAME)).at(storage)? })
+        Ok(Self(NumberFile::open(&folder.join(NAME)).at(storage)?))
     }
 
-    /// Records a batch. Not synced: the index is, and this file only has to survive the process.
+    /// Records a batch.
     pub(super) fn set(&self, number: u64) {
-        if let Err(error) = self.file.write_all_at(record(number).as_bytes(), 0) {
+        if let Err(error) = self.0.set(number) {
             tracing::warn!(%error, "last batch not recorded; a damaged index may stay unnoticed");
         }
     }
 
     /// Refuses an index whose last batch is older than the recorded one.
-    pub(super) fn check(&mut self, indexed: u64, storage: &str, folder: &Path) -> Result<()> {
-        let mut text = String::new();
+    pub(super) fn check(&self, indexed: u64, storage: &str, folder: &Path) -> Result<()> {
         // An unreadable record says nothing.
-        let _ = (&mut self.file).take(64).read_to_string(&mut text);
-        let number = text.split(' ').next().and_then(|number| number.parse().ok());
-        let recorded = number.filter(|number| text == record(*number)).unwrap_or(0);
+        let recorded = self.0.get().unwrap_or(0);
         if recorded <= indexed {
             return Ok(());
         }
@@ -53,9 +45,4 @@ impl LastBatch {
             ),
         ))
     }
-}
-
-/// Returns the content of the file: the number, twice, so that a changed byte is noticed.
-fn record(number: u64) -> String {
-    format!("{number:020} {number:020}\n")
 }
