@@ -47,6 +47,14 @@ async fn the_missing_end_of_a_ledger_is_reported() {
     let segment = newest_segment(folder.path());
     let file = File::options().write(true).open(&segment).unwrap();
     file.set_len(file.metadata().unwrap().len() - 3).unwrap();
+    // The missing record was acknowledged.
+    let runners = LocalRunners::new(WorkflowRegistry::default().with("work", work));
+    let options = LedgerOptions::new("torn");
+    let refused =
+        RolloutCoordinator::with_ledger(local_config(), runners, None, folder.path(), options);
+    let error = rollway_base::error_chain(&refused.await.unwrap_err());
+    assert!(error.contains("was acknowledged"), "{error}");
+    fs::remove_file(folder.path().join("end")).unwrap();
     let (_, restored) = open(folder.path()).await;
     let torn = restored.torn.expect("the record that is cut off");
     assert_eq!(torn.path, segment);

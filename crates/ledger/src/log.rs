@@ -161,8 +161,8 @@ impl fmt::Debug for LogShared {
 
 impl SegmentLog {
     /// Opens the log in a folder, which is created if absent, and visits its frames in order. A
-    /// tail torn by a crash is cut off and returned; any other damage is an error and changes
-    /// nothing.
+    /// tail torn by a crash is cut off and returned; any other damage, such as the loss of
+    /// acknowledged frames at the end, is an error and changes nothing.
     pub fn open(
         dir: &Path,
         options: LogOptions,
@@ -193,7 +193,8 @@ impl SegmentLog {
             #[cfg(test)]
             syncs_to_fail: 0.into(),
         });
-        let writer = LogWriter::new(Arc::clone(&shared), last, found.file, found.file_offset);
+        let file = (found.file, found.file_offset);
+        let writer = LogWriter::new(Arc::clone(&shared), last, file, found.record);
         let thread = std::thread::Builder::new().name("rollway-log".into());
         let writer = thread.spawn(|| writer.run());
         let writer = writer.map_err(LogError::io("start a thread for", dir))?;

@@ -42,8 +42,10 @@ fn header(path: &Path) -> (u64, u64) {
     (length.into(), u64::from_le_bytes(bytes[24..32].try_into().unwrap()))
 }
 
-/// Leaves the files as a crash would that happened after writing up to an offset.
+/// Leaves the files as a crash would that happened after writing up to an offset, and before the
+/// end was recorded.
 fn crash(dir: &Path, offset: u64, filled: bool) {
+    fs::remove_file(dir.join("end")).unwrap();
     for path in segments(dir) {
         let (header, base) = header(&path);
         if base > offset {
@@ -190,10 +192,38 @@ fn a_bad_frame_is_damage_wherever_it_stands_and_a_cut_one_is_not() {
         }
     }
     fs::write(path, &whole[..whole.len() - 1]).unwrap();
+    fs::remove_file(dir.path().join("end")).unwrap();
     let (_, torn, frames) = open(dir.path()).unwrap();
     let at = header + positions[2].offset;
     assert_eq!(torn, Some(TornTail { path: path.clone(), at, bytes: 15 }));
     assert_eq!(frames.len(), 2);
+}
+
+#[test]
+fn missing_acknowledged_frames_are_noticed_wherever_the_log_was_cut() {
+    let dir = tempfile::tempdir().unwrap();
+    let (log, _, _) = open(dir.path()).unwrap();
+    let positions = [b"one", b"two", b"end"].map(|bytes| append(&log, bytes, false));
+    log.rotate();
+    let last = append(&log, b"last", false);
+    drop(log);
+    let record = dir.path().join("end");
+    let recorded = fs::read(&record).unwrap();
+    for cut in [last.end() - 1, last.offset, positions[2].offset, 0] {
+        crash(dir.path(), cut, false);
+        fs::write(&record, &recorded).unwrap();
+        let files: Vec<_> =
+            segments(dir.path()).iter().map(|path| fs::read(path).unwrap()).collect();
+        let error = error(dir.path());
+        assert!(error.contains(&format!("up to {} was acknowledged", last.end())), "{error}");
+        assert!(error.contains(&format!("remove {} to go on", record.display())), "{error}");
+        let after: Vec<_> =
+            segments(dir.path()).iter().map(|path| fs::read(path).unwrap()).collect();
+        assert_eq!(files, after, "nothing was changed");
+    }
+    // The remedy of the message.
+    fs::remove_file(&record).unwrap();
+    assert_eq!(open(dir.path()).unwrap().2, []);
 }
 
 #[test]

@@ -101,6 +101,12 @@ fn an_interrupted_batch_is_discarded() {
     let file = std::fs::OpenOptions::new().write(true).open(segment).unwrap();
     file.set_len(file.metadata().unwrap().len() - 10).unwrap();
 
+    // The batch was acknowledged, so that its loss is reported.
+    let error = ExperienceQueue::open(durable(folder.path())).unwrap_err();
+    assert!(matches!(error, BufferError::Damaged { .. }), "{error}");
+    assert!(error.to_string().contains("was acknowledged"), "{error}");
+    // A crash in the middle of the write has not recorded it.
+    std::fs::remove_file(folder.path().join("samples/end")).unwrap();
     let queue = open_queue(durable(folder.path()));
     let (mut writer, mut reader) = (writer(&queue), reader(&queue));
     assert_eq!(queue.usage().unread, 1);

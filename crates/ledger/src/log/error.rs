@@ -45,6 +45,20 @@ pub enum LogError {
         path.display()
     )]
     Damaged { path: PathBuf, at: u64, found: String },
+    /// Acknowledged frames are missing at the end.
+    #[error(
+        "{} ends at offset {end}, but everything up to {acknowledged} was acknowledged: its end \
+         was cut off, or later segments were removed; restore them from a copy, or remove {} to go \
+         on without what is missing", path.display(), record.display()
+    )]
+    Short {
+        /// The last segment.
+        path: PathBuf,
+        end: u64,
+        acknowledged: u64,
+        /// File with the end of the acknowledged frames.
+        record: PathBuf,
+    },
     #[error("a frame of {bytes} bytes is larger than frame_bytes_max = {max}")]
     TooLarge { bytes: u64, max: u32 },
     #[error("there is no durable frame at offset {offset}: the log holds {first} to {durable}")]

@@ -1,19 +1,21 @@
 //! Folder of a log.
 //!
 //! `start` names the first segment in use. It is replaced before older segments are removed, so
-//! that removal is atomic and a missing segment differs from a removed one.
+//! that removal is atomic and a missing segment differs from a removed one. `end` is the end of the
+//! acknowledged frames, so that a log that was cut off between two frames differs from a whole one.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-use rollway_base::{FileLock, FileLockError};
+use rollway_base::{FileLock, FileLockError, NumberFile};
 
 use super::error::LogError;
 
 const LOCK: &str = "lock";
 const START: &str = "start";
 const START_NEW: &str = "start.new";
+const END: &str = "end";
 
 /// File name of a segment being created.
 pub(super) const SEGMENT_NEW: &str = "segment.new";
@@ -50,7 +52,7 @@ pub(super) fn list(dir: &Path) -> Result<Vec<u64>, LogError> {
         let number = number.and_then(|digits| digits.parse().ok()).filter(|number| *number > 0);
         match (number, &*name) {
             (Some(number), _) => numbers.push(number),
-            (None, LOCK | START | START_NEW | SEGMENT_NEW) => {}
+            (None, LOCK | START | START_NEW | END | SEGMENT_NEW) => {}
             (None, _) => {
                 let found = "its name is not that of a segment".into();
                 return Err(LogError::Foreign { path: entry.path(), found });
@@ -106,6 +108,17 @@ pub(super) fn set_start(dir: &Path, number: u64) -> Result<(), LogError> {
     };
     write().map_err(LogError::io("write", &new))?;
     sync(dir)
+}
+
+/// Returns the path of the record of the end.
+pub(super) fn end_path(dir: &Path) -> PathBuf {
+    dir.join(END)
+}
+
+/// Opens the record of the end of the acknowledged frames.
+pub(super) fn end(dir: &Path) -> Result<NumberFile, LogError> {
+    let path = end_path(dir);
+    NumberFile::open(&path).map_err(LogError::io("open", &path))
 }
 
 pub(super) fn remove(dir: &Path, number: u64) -> Result<(), LogError> {

@@ -4,6 +4,8 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
+use rollway_base::NumberFile;
+
 use super::error::LogError;
 use super::format::Header;
 use super::scan::{LogScan, ScanEnd};
@@ -32,6 +34,8 @@ pub(super) struct FoundSegments {
     pub(super) file: File,
     pub(super) file_offset: u64,
     pub(super) end: u64,
+    /// Record of the end of the acknowledged frames.
+    pub(super) record: NumberFile,
     pub(super) torn: Option<TornTail>,
 }
 
@@ -41,15 +45,20 @@ pub(super) fn open(
     visit: &mut dyn FnMut(LogPosition, &[u8]),
 ) -> Result<FoundSegments, LogError> {
     let numbers = folder::list(dir)?;
+    let record = folder::end(dir)?;
+    // An unreadable record says nothing.
+    let acknowledged = record.get().unwrap_or(0);
     let mut segments = Vec::with_capacity(numbers.len());
     for number in numbers {
         segments.push(Segment { number, base: header(dir, options, number)? });
     }
     let Some(last) = segments.last().copied() else {
         let first = Segment { number: 1, base: 0 };
+        check_end(dir, first, 0, acknowledged)?;
         let (file, file_offset) = create(dir, options, first)?;
         folder::set_start(dir, 1)?;
-        return Ok(FoundSegments { segments: vec![first], file, file_offset, end: 0, torn: None });
+        let segments = vec![first];
+        return Ok(FoundSegments { segments, file, file_offset, end: 0, record, torn: None });
     };
     let header = header_bytes(options);
     for pair in segments.windows(2) {
@@ -64,6 +73,7 @@ pub(super) fn open(
     let path = folder::segment(dir, last.number);
     let mut scan = LogScan::new(&path, header, last.base)?;
     let whole = scan.run(u64::MAX, visit)?;
+    check_end(dir, last, scan.offset, acknowledged)?;
     let file = OpenOptions::new().write(true).open(&path).map_err(LogError::io("open", &path))?;
     let mut torn = None;
     if whole == ScanEnd::Torn {
@@ -75,7 +85,17 @@ pub(super) fn open(
     if segments.len() == 1 && last.number == 1 {
         folder::set_start(dir, 1)?;
     }
-    Ok(FoundSegments { file, file_offset: scan.file_offset(), end: scan.offset, segments, torn })
+    let (file_offset, end) = (scan.file_offset(), scan.offset);
+    Ok(FoundSegments { segments, file, file_offset, end, record, torn })
+}
+
+/// Refuses a log that ends before the last acknowledged frame.
+fn check_end(dir: &Path, last: Segment, end: u64, acknowledged: u64) -> Result<(), LogError> {
+    if end >= acknowledged {
+        return Ok(());
+    }
+    let (path, record) = (folder::segment(dir, last.number), folder::end_path(dir));
+    Err(LogError::Short { path, end, acknowledged, record })
 }
 
 /// Creates a segment, replacing one of the same number. It appears atomically with its header and

@@ -7,6 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use bytes::Bytes;
+use rollway_base::NumberFile;
 
 use super::error::LogError;
 use super::open::{self, Segment};
@@ -47,6 +48,10 @@ pub(super) struct LogWriter {
     file_offset: u64,
     /// End of the durable part of the log.
     durable: u64,
+    /// File with `durable`.
+    record: NumberFile,
+    /// A failure to record the end was logged.
+    is_unrecorded: bool,
     backlog: VecDeque<Chunk>,
     /// The file must not be written any more.
     stale: bool,
@@ -56,12 +61,25 @@ impl LogWriter {
     pub(super) fn new(
         shared: Arc<LogShared>,
         segment: Segment,
-        mut file: File,
-        file_offset: u64,
+        (mut file, file_offset): (File, u64),
+        record: NumberFile,
     ) -> Self {
         let durable = shared.pending.lock().durable;
         let stale = file.seek(SeekFrom::Start(file_offset)).is_err();
-        Self { shared, segment, file, file_offset, durable, backlog: VecDeque::new(), stale }
+        let (backlog, is_unrecorded) = (VecDeque::new(), false);
+        let mut writer = Self {
+            shared,
+            segment,
+            file,
+            file_offset,
+            durable,
+            record,
+            is_unrecorded,
+            backlog,
+            stale,
+        };
+        writer.record_end();
+        writer
     }
 
     /// Writes until the log is closed.
@@ -121,6 +139,7 @@ impl LogWriter {
             let bytes = self.write_group(count)?;
             self.file_offset += bytes;
             self.durable += bytes;
+            self.record_end();
             let spare = self.backlog.drain(..count).filter_map(|chunk| match chunk {
                 Chunk::Copied(bytes) if bytes.capacity() <= MAX_REUSED_BYTES => Some(bytes),
                 Chunk::Copied(_) | Chunk::Shared(_) | Chunk::Rotate => None,
@@ -134,6 +153,18 @@ impl LogWriter {
             }
         }
         Ok(())
+    }
+
+    /// Records the end of the durable frames, one small write without a sync.
+    fn record_end(&mut self) {
+        if let Err(error) = self.record.set(self.durable)
+            && !std::mem::replace(&mut self.is_unrecorded, true)
+        {
+            let folder = self.shared.dir.display();
+            tracing::warn!(
+                %error, %folder, "end of the log not recorded; a loss of its end may stay unnoticed"
+            );
+        }
     }
 
     fn write_group(&mut self, count: usize) -> Result<u64, LogError> {

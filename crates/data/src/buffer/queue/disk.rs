@@ -407,6 +407,7 @@ pub(super) fn failed(options: &QueueOptions, error: &LogError) -> BufferError {
         | LogError::Other { .. }
         | LogError::Missing { .. }
         | LogError::NotThere { .. }
+        | LogError::Short { .. }
         | LogError::Damaged { .. } => BufferError::damaged(storage, message),
         LogError::Io { .. } | LogError::Locked { .. } | LogError::Closed => {
             BufferError::unavailable(storage, message)
