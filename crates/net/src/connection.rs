@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use tokio_util::sync::CancellationToken;
 
@@ -38,6 +38,8 @@ pub struct Connection {
     pub(crate) cut: CancellationToken,
     /// Cancelled when it is closed by either side.
     closed: CancellationToken,
+    /// The peer has proven the secret of the listener.
+    is_proven: AtomicBool,
     /// Position in the registry.
     pub(crate) slot: AtomicUsize,
 }
@@ -57,6 +59,7 @@ impl Connection {
             counters,
             cut,
             closed: CancellationToken::new(),
+            is_proven: AtomicBool::new(false),
             slot: AtomicUsize::new(0),
         }
     }
@@ -70,9 +73,29 @@ impl Connection {
         self.is_surplus
     }
 
+    /// Records that the peer has proven the secret: it is no longer closed for others while a
+    /// request is in flight.
+    pub fn set_proven(&self) {
+        self.is_proven.store(true, Ordering::Release);
+    }
+
+    pub fn is_proven(&self) -> bool {
+        self.is_proven.load(Ordering::Acquire)
+    }
+
+    /// Counts a peer that a protocol refused, for the process.
+    pub fn count_refusal(&self, reason: &'static str) {
+        self.counters.count_refusal(reason);
+    }
+
     /// Closes the connection at once.
     pub fn cut(&self) {
         self.cut.cancel();
+    }
+
+    /// Returns whether neither side has closed it, and nothing has ordered it.
+    pub(crate) fn is_open(&self) -> bool {
+        !self.closed.is_cancelled() && !self.cut.is_cancelled()
     }
 
     /// Waits until the connection is closed by either side.

@@ -1,7 +1,9 @@
 //! Counters of connections, for each listener and for the process.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use parking_lot::Mutex;
 use rollway_base::listener::ListenerKind;
 
 /// Reason for which a listener refused or closed a connection.
@@ -70,6 +72,8 @@ struct ConnectionCounts {
     accepted: AtomicU64,
     open: AtomicU64,
     closed: [AtomicU64; REASONS],
+    /// Peers refused by the protocol of the listener, by its reasons.
+    refused: Mutex<BTreeMap<&'static str, u64>>,
 }
 
 impl ConnectionCounts {
@@ -78,6 +82,7 @@ impl ConnectionCounts {
             accepted: AtomicU64::new(0),
             open: AtomicU64::new(0),
             closed: [const { AtomicU64::new(0) }; REASONS],
+            refused: Mutex::new(BTreeMap::new()),
         }
     }
 }
@@ -93,6 +98,8 @@ pub struct CounterRow {
     pub open: u64,
     /// Refused and closed connections by reason.
     pub closed: Vec<(&'static str, u64)>,
+    /// Peers that the protocol of the listener refused, by reason.
+    pub refused: Vec<(&'static str, u64)>,
 }
 
 /// Returns the counters of the process, of all kinds of listeners that accepted a connection.
@@ -104,6 +111,7 @@ pub fn counter_rows() -> Vec<CounterRow> {
         closed: (CloseReason::ALL.iter().zip(&values.closed))
             .map(|(reason, count)| (reason.name(), count.load(Ordering::Relaxed)))
             .collect(),
+        refused: values.refused.lock().iter().map(|(reason, count)| (*reason, *count)).collect(),
     });
     rows.filter(|row| row.accepted > 0).collect()
 }
@@ -133,6 +141,12 @@ impl ConnectionCounters {
     pub(crate) fn count(&self, reason: CloseReason) {
         for values in self.both() {
             values.closed[reason as usize].fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn count_refusal(&self, reason: &'static str) {
+        for values in self.both() {
+            *values.refused.lock().entry(reason).or_default() += 1;
         }
     }
 

@@ -32,11 +32,15 @@ pub struct ListenerOptions {
     pub limits: ListenerLimits,
     /// Certificate of a TCP listener. `None`: clear text.
     pub tls: Option<TlsIdentity>,
+    /// Peers prove a secret after they are accepted
+    /// ([`Connection::set_proven`](crate::Connection::set_proven)). Those that have not are closed
+    /// for others, the oldest first, also while a request is in flight.
+    pub needs_proof: bool,
 }
 
 impl ListenerOptions {
     /// Returns the options of a listener for HTTP/1.1 and HTTP/2, in clear text.
     pub const fn new(kind: ListenerKind, limits: ListenerLimits) -> Self {
-        Self { kind, versions: HttpVersions::Http1And2, limits, tls: None }
+        Self { kind, versions: HttpVersions::Http1And2, limits, tls: None, needs_proof: false }
     }
 }

@@ -61,7 +61,7 @@ impl RunningListener {
         S: ConnectionService<B>,
         B: OutgoingBody,
     {
-        let ListenerOptions { kind, versions, mut limits, tls: identity } = options;
+        let ListenerOptions { kind, versions, mut limits, tls: identity, needs_proof } = options;
         let (mut address, tcp_address) = (bound.address().clone(), bound.tcp_address());
         if tcp_address.is_some() {
             limits.connections = connections::allowed(kind, &limits);
@@ -85,7 +85,7 @@ impl RunningListener {
             tls: identity.map(|identity| identity.acceptor(versions.protocols())),
             server: HttpServer::new(versions, limits.clone()),
             limits,
-            registry: Registry::default(),
+            registry: Registry::new(needs_proof),
             counters: Arc::clone(&running.counters),
             connections: running.connections.clone(),
             closing: running.closing.clone(),
@@ -193,7 +193,7 @@ impl<F> AcceptLoop<F> {
                     Err(error) if is_client_disconnect(&error) => {}
                     Err(error) => {
                         self.counters.count(CloseReason::AcceptFailed);
-                        self.registry.evict_idle(self.counters.accepted());
+                        self.registry.evict(self.counters.accepted());
                         tracing::warn!(
                             %error, listener = self.counters.kind().name(),
                             "no connection can be accepted at the moment"
@@ -213,7 +213,7 @@ impl<F> AcceptLoop<F> {
         B: OutgoingBody,
     {
         let is_full = self.registry.len() >= self.limits.connections
-            && !self.registry.evict_idle(self.counters.accepted());
+            && !self.registry.evict(self.counters.accepted());
         if is_full && self.registry.len() >= self.limits.connections + self.limits.refusable {
             self.counters.count(CloseReason::ConnectionLimit);
             self.refuse(stream);

@@ -19,8 +19,10 @@ impl RefusalCounters {
         Self { refused: RefusalCode::ALL.iter().map(|_| AtomicU64::new(0)).collect() }
     }
 
-    pub(crate) fn count(&self, code: RefusalCode) {
+    /// Counts a refused peer, also for the process.
+    pub(crate) fn count(&self, code: RefusalCode, socket: &ConnectionSocket) {
         self.refused[code as usize].fetch_add(1, Ordering::Relaxed);
+        socket.connection.count_refusal(code.name());
     }
 
     /// Returns the nonzero numbers of refused or disconnected peers by reason.
@@ -39,13 +41,11 @@ pub(crate) struct ConnectionSocket {
     connection: Arc<Connection>,
     /// Set once the only stream is opened.
     pub(crate) taken: AtomicBool,
-    /// Set once the peer has proven that it has the secret.
-    authenticated: AtomicBool,
 }
 
 impl ConnectionSocket {
     pub(crate) const fn new(connection: Arc<Connection>) -> Self {
-        Self { connection, taken: AtomicBool::new(false), authenticated: AtomicBool::new(false) }
+        Self { connection, taken: AtomicBool::new(false) }
     }
 
     pub(crate) fn peer(&self) -> Peer {
@@ -57,12 +57,13 @@ impl ConnectionSocket {
         self.connection.is_surplus()
     }
 
+    /// Records that the peer has proven that it has the secret.
     pub(crate) fn set_authenticated(&self) {
-        self.authenticated.store(true, Ordering::Release);
+        self.connection.set_proven();
     }
 
     pub(crate) fn is_authenticated(&self) -> bool {
-        self.authenticated.load(Ordering::Acquire)
+        self.connection.is_proven()
     }
 
     /// Closes the connection immediately.
@@ -86,7 +87,7 @@ pub(crate) struct StreamExpected {
 impl Drop for StreamExpected {
     fn drop(&mut self) {
         if !self.socket.taken.load(Ordering::Relaxed) {
-            self.counters.count(RefusalCode::NoStream);
+            self.counters.count(RefusalCode::NoStream, &self.socket);
             let peer = self.socket.peer();
             tracing::debug!(%peer, "a peer disconnected without opening a stream");
         }

@@ -81,7 +81,8 @@ pub(crate) fn serve<H: StreamHandler>(
         body_timeout: Duration::MAX,
         ..ListenerLimits::of(options.kind)
     };
-    let options = ListenerOptions { kind: options.kind, versions, limits, tls: options.tls };
+    let StreamServerOptions { kind, tls, .. } = options;
+    let options = ListenerOptions { kind, versions, limits, tls, needs_proof: true };
     RunningListener::serve(listener, options, move |connection| {
         let socket = Arc::new(ConnectionSocket::new(Arc::clone(connection)));
         let counters = Arc::clone(&counters);

@@ -195,7 +195,7 @@ async fn run(
 ) {
     match receive_hello(&shared, &socket, &mut messages, &replies).await {
         Err(refusal) => {
-            shared.counters.count(refusal.code);
+            shared.counters.count(refusal.code, &socket);
             if shared.may_log() {
                 tracing::warn!(peer = %socket.peer(), %refusal, "trainer refused");
             }

@@ -284,7 +284,7 @@ impl ConnectionShared {
             DisconnectReason::Dropped => None,
             DisconnectReason::Goodbye | DisconnectReason::Lost { .. } => Some(None),
             DisconnectReason::Refused(refusal) => {
-                self.shared.counters.count(refusal.code);
+                self.shared.counters.count(refusal.code, &self.socket);
                 tracing::debug!(conn = %self.id, peer = %self.socket.peer(), %refusal, "refused");
                 if refusal.code == RefusalCode::SlowReader {
                     // It would not read the refusal either.

@@ -284,6 +284,39 @@ async fn surplus_connections_are_refused() {
 }
 
 #[tokio::test]
+async fn peers_without_the_secret_make_room_for_those_with_it() {
+    let limits = WorkerServerLimits { connections: 8, ..Default::default() };
+    let mut harness = Harness::new(limits).await;
+    // All places are taken by peers with an open stream and no proof.
+    let mut squatters = Vec::new();
+    for _ in 0..7 {
+        let peer = harness.peer().await;
+        peer.send(Kind::Hello(raw_hello())).await;
+        squatters.push(peer);
+    }
+    let mut admitted = Vec::new();
+    for _ in 0..7 {
+        admitted.push(harness.welcomed().await);
+    }
+    harness.check_worker().await;
+    for mut squatter in squatters {
+        soon("the end of a stream", async {
+            while let Ok(Some(_)) = squatter.incoming.message().await {}
+        })
+        .await;
+    }
+    // Those with the secret are never closed for others.
+    let mut surplus = harness.peer().await;
+    assert_eq!(surplus.refused().await.0.code(), Code::TooManyConnections);
+    harness.check_worker().await;
+    let rows = rollway_net::counter_rows();
+    let workers = rows.iter().find(|row| row.listener == "workers").unwrap();
+    assert!(workers.refused.iter().any(|(reason, count)| {
+        *reason == RefusalCode::TooManyConnections.name() && *count > 0
+    }));
+}
+
+#[tokio::test]
 async fn a_worker_that_does_not_read_is_disconnected() {
     let limits =
         WorkerServerLimits { outgoing: 64, outgoing_bytes: 20_000_000, ..Default::default() };

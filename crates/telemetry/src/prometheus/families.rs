@@ -364,6 +364,15 @@ fn connections(page: &mut MetricsPage<'_>) -> Result {
             }
         }
         Ok(())
+    })?;
+    let help = "Peers that the protocol of a listener refused, by listener and reason";
+    page.counters("peers_refused", help, |put: Put<'_, u64>| {
+        for row in &rows {
+            for (reason, count) in &row.refused {
+                put(&[("listener", row.listener), ("reason", reason)], *count)?;
+            }
+        }
+        Ok(())
     })
 }
 
