@@ -59,7 +59,7 @@ section! {
         pub eval_at_end: bool = true,
         /// Delays weight updates until running evaluations have ended, so that each evaluation uses
         /// one version of the weights. Otherwise updates do not wait for them; the metrics
-        /// `eval/model_version/begin` and `end` are the versions at its begin and its end.
+        /// `eval/model_version/begin` and `end` are the versions at its start and its end.
         pub eval_single_version: bool,
         /// Evaluates only the latest checkpoint in mode `bench`, instead of each of them.
         pub bench_on_latest_checkpoint: bool,

@@ -32,9 +32,9 @@ section! {
 
     /// Reaction to failures of one kind.
     pub struct FailureRuleConfig {
-        /// Maximum failures of a run, of all kinds of its class (of the task, or of the
-        /// infrastructure), after which a failure of this kind is still retried. Absent: the
-        /// default of the kind.
+        /// Maximum retries of a run after a failure of this kind. Failures of a class count
+        /// together: `workflow`, `timeout` and `invalid_output` are failures of the task, the others
+        /// of the infrastructure. Absent: the default of the kind.
         pub retries: Option<u32>,
         /// Delay before the first retry; doubles with each, up to a minute. Absent: the default of
         /// the kind.

@@ -1,5 +1,6 @@
 //! The JSON Schema for editors and the reference page of all keys, both derived from the types.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use serde_json::{Value, json};
@@ -18,6 +19,7 @@ pub fn schema() -> Value {
 /// Returns the reference page of all keys as Markdown.
 pub fn reference() -> String {
     let mut page = ReferencePage { text: HEAD.to_owned(), sections: Vec::new() };
+    page.group("", &SHAPE);
     page.section("", &SHAPE);
     page.trinity();
     page.text
@@ -42,45 +44,63 @@ This page is generated from the types in `crates/config`.
 
 struct ReferencePage<'a> {
     text: String,
-    /// Sections described so far; an equal section refers to the first one.
-    sections: Vec<(String, &'a KeySchema)>,
+    /// Sections, each with the paths that have its keys. It is described under the first one.
+    sections: Vec<(Vec<String>, &'a KeySchema)>,
 }
 
 impl<'a> ReferencePage<'a> {
-    fn section(&mut self, path: &str, shape: &'a KeySchema) {
+    /// Collects the sections and their paths in the order of the page.
+    fn group(&mut self, path: &str, shape: &'a KeySchema) {
         let KeySchema::Section { keys, .. } = shape else { return };
-        let title = if path.is_empty() { "The job".to_owned() } else { format!("`{path}`") };
-        let _ = write!(self.text, "\n## {title}\n\n");
-        if let Some((same, _)) = self.sections.iter().find(|(_, one)| *one == shape) {
-            let _ = writeln!(self.text, "The keys of [`{same}`](#{}).", anchor(same));
+        if let Some((paths, _)) = self.sections.iter_mut().find(|(_, one)| *one == shape) {
+            paths.push(path.to_owned());
             return;
         }
-        self.sections.push((path.to_owned(), shape));
-        self.text.push_str("| key | type | default | meaning |\n|---|---|---|---|\n");
-        let mut keys: Vec<_> = keys.iter().collect();
-        keys.sort_by_key(|(_, key)| KeyRank::of(key));
-        for (name, key) in &keys {
-            self.row(path, name, key);
-        }
-        for (name, key) in keys {
-            let path = join(path, name);
-            match &key.shape {
-                KeySchema::List { item, .. } => self.section(&format!("{path}[]"), item),
-                shape => self.section(&path, shape),
-            }
+        self.sections.push((vec![path.to_owned()], shape));
+        for (path, shape) in subsections(path, keys) {
+            self.group(&path, shape);
         }
     }
 
-    fn row(&mut self, path: &str, name: &str, key: &SchemaKey) {
-        let path = join(path, name);
+    /// Returns all paths with the keys of a section.
+    fn paths(&self, shape: &KeySchema) -> &[String] {
+        self.sections.iter().find(|(_, one)| *one == shape).map_or(&[], |(paths, _)| paths)
+    }
+
+    fn section(&mut self, path: &str, shape: &'a KeySchema) {
+        let KeySchema::Section { keys, .. } = shape else { return };
+        let [first, others @ ..] = self.paths(shape) else { return };
+        if first != path {
+            return;
+        }
+        let same: Vec<_> = others.iter().map(|path| format!("`{path}`")).collect();
+        let title = if path.is_empty() { "The job".to_owned() } else { format!("`{path}`") };
+        let _ = write!(self.text, "\n## {title}\n\n");
+        if !same.is_empty() {
+            let _ = write!(self.text, "Also the keys of {}.\n\n", same.join(", "));
+        }
+        self.text.push_str("| key | type | default | meaning |\n|---|---|---|---|\n");
+        for (name, key) in in_order(keys) {
+            self.row(name, key);
+        }
+        for (path, shape) in subsections(path, keys) {
+            self.section(&path, shape);
+        }
+    }
+
+    /// Returns the link target of the description of a section.
+    fn target(&self, shape: &KeySchema) -> String {
+        self.paths(shape).first().map(|path| anchor(path)).unwrap_or_default()
+    }
+
+    fn row(&mut self, name: &str, key: &SchemaKey) {
         let (kind, default) = match &key.shape {
-            KeySchema::Section { .. } if key.nullable => {
-                (format!("[section](#{})", anchor(&path)), "`null`".to_owned())
+            shape @ KeySchema::Section { .. } => {
+                let default = if key.nullable { "`null`" } else { "" };
+                (format!("[section](#{})", self.target(shape)), default.to_owned())
             }
-            KeySchema::Section { .. } => (format!("[section](#{})", anchor(&path)), String::new()),
             KeySchema::List { item, .. } if matches!(**item, KeySchema::Section { .. }) => {
-                let path = format!("{path}[]");
-                (format!("list of [sections](#{})", anchor(&path)), "`[]`".to_owned())
+                (format!("list of [sections](#{})", self.target(item)), "`[]`".to_owned())
             }
             shape => (kind(shape), format!("`{}`", display_text(&key.default))),
         };
@@ -122,6 +142,28 @@ impl<'a> ReferencePage<'a> {
             let _ = writeln!(self.text, "| {sections} | {keys} | {} |", unused.note);
         }
     }
+}
+
+/// Returns the keys of a section in the order of its table.
+fn in_order(keys: &BTreeMap<String, SchemaKey>) -> Vec<(&String, &SchemaKey)> {
+    let mut keys: Vec<_> = keys.iter().collect();
+    keys.sort_by_key(|(_, key)| KeyRank::of(key));
+    keys
+}
+
+/// Returns the keys of a section that may be sections, each with its path.
+fn subsections<'a>(
+    path: &str,
+    keys: &'a BTreeMap<String, SchemaKey>,
+) -> Vec<(String, &'a KeySchema)> {
+    let below = |(name, key): (&String, &'a SchemaKey)| {
+        let path = join(path, name);
+        match &key.shape {
+            KeySchema::List { item, .. } => (format!("{path}[]"), &**item),
+            shape => (path, shape),
+        }
+    };
+    in_order(keys).into_iter().map(below).collect()
 }
 
 /// Order of keys in a table: single values first.

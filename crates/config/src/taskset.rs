@@ -16,7 +16,8 @@ section! {
         pub subset_name: Option<String>,
         pub format: Format,
         /// Sampling options of model calls, such as `temperature` or `max_tokens`. They override
-        /// those of the model.
+        /// those of the model. Your own workflow must pass them: `model.chat(…,
+        /// **task.rollout_args)`; otherwise they have no effect.
         pub rollout_args: Args,
         /// Arguments of the workflow.
         pub workflow_args: Args,
