@@ -393,7 +393,8 @@ def test_a_server_without_dev_mode(random_model):
         # Its weights cannot change.
         assert calls.labels(ask(gateway, 4)) == [0] * 4
         report = update(gateway, random_model, 1)
-        assert report["outcome"] == "skipped" and "VLLM_SERVER_DEV_MODE=1" in report["reason"], report
+        assert report["outcome"] == "skipped", report
+        assert "VLLM_SERVER_DEV_MODE=1" in report["reason"], report
         assert calls.labels(ask(gateway, 4)) == [0] * 4
         gateway.close()
     finally:

@@ -33,8 +33,8 @@ section! {
     /// Reaction to failures of one kind.
     pub struct FailureRuleConfig {
         /// Maximum retries of a run after a failure of this kind. Failures of a class count
-        /// together: `workflow`, `timeout` and `invalid_output` are failures of the task, the others
-        /// of the infrastructure. Absent: the default of the kind.
+        /// together: `workflow`, `timeout` and `invalid_output` are failures of the task, the
+        /// others of the infrastructure. Absent: the default of the kind.
         pub retries: Option<u32>,
         /// Delay before the first retry; doubles with each, up to a minute. Absent: the default of
         /// the kind.

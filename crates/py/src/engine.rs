@@ -234,10 +234,10 @@ impl PyCoordinator {
 #[pymethods]
 impl PyCoordinator {
     /// Creates a coordinator for a number of runners; none is started yet. Experiences go to
-    /// `sink`, which is called with a batch id, its key and payloads and returns metrics, or through
-    /// the pipeline of the configuration; `operators` has the names of its operators in Python and
-    /// the function that creates one. With neither the coordinator only evaluates. Runs get keys to
-    /// the models of `gateway`.
+    /// `sink`, which is called with a batch id, its key and payloads and returns metrics, or
+    /// through the pipeline of the configuration; `operators` has the names of its operators in
+    /// Python and the function that creates one. With neither the coordinator only evaluates. Runs
+    /// get keys to the models of `gateway`.
     #[new]
     fn new(
         py: Python<'_>,

@@ -93,9 +93,10 @@ fn overview() -> Value {
 fn runners(cancelled: bool) -> Value {
     let idle = |runner: u32| json!({ "runner": runner, "state": "idle", "age": 5.0 });
     let hangs = json!({
-        "runner": 7, "life": 1, "state": "busy", "stuck": true, "age": 130.0,
+        "runner": 7, "incarnation": 1, "state": "busy", "stuck": true, "age": 130.0,
         "batch": "12/eval", "task": 1, "run": 2, "attempt": 99,
-        "stage": "compiling the tests", "stage_for": 125.0, "code_location": "flows/solve.py:41 compile",
+        "stage": "compiling the tests", "stage_for": 125.0,
+        "code_location": "flows/solve.py:41 compile",
         "model": "policy", "server": "http://127.0.0.1:8000", "location": "host-3",
     });
     let first = if cancelled { idle(7) } else { hangs };

@@ -64,7 +64,8 @@ pub(super) fn starvation(starved: &StarvedWorkflow) -> String {
             "tasks of `{workflow}` wait {its:.1} s for their first attempt, others {others:.1} s"
         ),
         StarvedWorkflow::Cancelled { workflow, its, others } => format!(
-            "{:.0} % of the tasks of `{workflow}` are kept, {:.0} % of others: biased training data",
+            "{:.0} % of the tasks of `{workflow}` are kept, {:.0} % of others: biased training \
+             data",
             its * 100.0,
             others * 100.0
         ),

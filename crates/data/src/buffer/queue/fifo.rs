@@ -338,8 +338,8 @@ impl QueueStore for FifoStore {
         if !self.fits(batch.weight) {
             let QueueUsage { write_batches, bytes, .. } = self.usage;
             return Ok(InsertOutcome::Full(format!(
-                "{write_batches} write batches wait (capacity = {capacity}) and {bytes} bytes are held \
-                 (max_bytes = {bytes_max})"
+                "{write_batches} write batches wait (capacity = {capacity}) and {bytes} bytes are \
+                 held (max_bytes = {bytes_max})"
             )));
         }
         let all_durable = self.durable == self.next;
