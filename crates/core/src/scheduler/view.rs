@@ -178,7 +178,7 @@ impl Core {
         if batch.terminal() || batch.attempts > 0 || batch.runs.pending == 0 {
             return None;
         }
-        if !self.room_for(key) {
+        if !self.has_payload_budget(key) {
             return Some(StartDelay::PayloadBudget { held: self.counters.payload_bytes_held });
         }
         let is_pending = |retry: &PendingRetry| {
