@@ -112,7 +112,7 @@ fn no_key_of_json_has_a_meaning() {
     let is_json = |node: &&Node| metadata[&node.id].name.as_str() == "serde_json";
     let node = resolve.nodes.iter().find(is_json).expect("the workspace depends on serde_json");
     for feature in ["raw_value", "arbitrary_precision"] {
-        let is_on = node.features.iter().any(|name| name.to_string() == feature);
+        let is_on = node.features.iter().any(|name| **name == *feature);
         assert!(!is_on, "`{feature}` of serde_json: `cargo tree -e features -i serde_json`");
     }
 }
