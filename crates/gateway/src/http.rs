@@ -12,8 +12,10 @@ mod byte_budget;
 mod calls;
 mod calls_in_flight;
 mod exact_history;
+mod experiences;
 mod metrics;
 mod observed_call;
+mod previous_response;
 mod prompt_list;
 mod record_response;
 mod recorded_bytes;
@@ -73,7 +75,7 @@ pub(crate) fn router(app: &Arc<GatewayState>) -> Router {
     }
     let routes = routes
         .route("/v1/models/{*id}", get(admin::one_name))
-        .route("/rollway/v1/run/experiences", get(calls::experiences))
+        .route("/rollway/v1/run/experiences", get(experiences::experiences))
         .route("/rollway/v1/run/usage", get(run_budget::usage))
         .route("/rollway/v1/models", get(admin::list).post(admin::add))
         .route("/rollway/v1/models/update", post(admin::update))

@@ -1,5 +1,7 @@
 //! Size of a JSON text as parsed values, before it is parsed.
 
+use serde_json::Value;
+
 /// Estimated memory of an object: the smallest node of its tree.
 const OBJECT_BYTES: u64 = 664;
 
@@ -53,6 +55,16 @@ impl JsonShape {
         }
         shape
     }
+}
+
+/// Estimates the memory of parsed fields of an object.
+pub fn fields_bytes<'a>(fields: impl IntoIterator<Item = (&'a String, &'a Value)>) -> u64 {
+    let bytes = |(name, value): (&String, &Value)| {
+        // The keys of a value are strings and writing to memory cannot fail.
+        let value = JsonShape::of(&serde_json::to_vec(value).unwrap_or_default());
+        KEY_BYTES + STRING_BYTES + name.len() as u64 + ITEM_BYTES + value.bytes
+    };
+    OBJECT_BYTES + fields.into_iter().map(bytes).sum::<u64>()
 }
 
 /// Returns the length of a string behind its opening quote, with the closing one.

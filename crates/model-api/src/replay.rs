@@ -9,6 +9,7 @@ use memchr::memmem;
 use serde_json::{Map, Value, json};
 
 use crate::client_api::StreamRenderer;
+use crate::json_shape::JsonShape;
 use crate::model_call::{CallKind, ModelCall};
 use crate::response::ModelResponse;
 
@@ -91,6 +92,13 @@ impl StreamCapture {
 impl SavedResponse {
     pub fn id(&self) -> Option<String> {
         self.first()?.get("id")?.as_str().map(str::to_owned)
+    }
+
+    /// Estimates the memory of sending the response: its parts, the first one parsed, and the body.
+    pub fn sent_bytes(&self) -> usize {
+        let parts: usize = self.parts.iter().map(Bytes::len).sum();
+        let first = self.parts.first().map(|part| JsonShape::of(part).bytes).unwrap_or_default();
+        2 * parts + usize::try_from(first).unwrap_or(usize::MAX)
     }
 
     /// Returns the parts in the form that a call requests: the body, or the data of events.

@@ -16,6 +16,7 @@ mod weights;
 use std::collections::BTreeSet;
 
 use rollway_experience::Experience;
+use rollway_model_api::json_shape::JsonShape;
 use rollway_model_api::replay::SavedResponse;
 use rollway_model_api::server_api::RecordedPrefix;
 use rollway_model_api::{ModelCall, ModelResponse, ResponseEnd, ServerKind};
@@ -130,6 +131,35 @@ pub struct RecorderCounts {
     pub merged: MergeCounts,
 }
 
+/// Messages of a recorded turn and its reply, not parsed.
+#[derive(Clone, Debug)]
+pub struct Conversation<'a> {
+    messages: Vec<&'a str>,
+    reply: &'a str,
+}
+
+impl Conversation<'_> {
+    pub fn text_bytes(&self) -> u64 {
+        self.texts().map(|text| text.len() as u64).sum()
+    }
+
+    /// Estimates the memory of the parsed messages.
+    pub fn parsed_bytes(&self) -> u64 {
+        self.texts().map(|text| JsonShape::of(text.as_bytes()).bytes).sum()
+    }
+
+    /// Returns the messages, the last of which is the reply.
+    pub fn parse(&self) -> Vec<Value> {
+        let messages = self.messages.iter().map(|text| turn_table::value(text));
+        let reply = prefix::history_message(&turn_table::value(self.reply));
+        messages.chain([reply]).collect()
+    }
+
+    fn texts(&self) -> impl Iterator<Item = &str> {
+        self.messages.iter().copied().chain([self.reply])
+    }
+}
+
 impl Recorder {
     pub fn new(limits: RecorderLimits) -> Self {
         Self { limits, ..Self::default() }
@@ -182,14 +212,12 @@ impl Recorder {
         prefix::recorded_prefix(&self.store, self.calls.turn_content(number.0)?)
     }
 
-    /// Returns the messages of a recorded turn with its reply. `None`: the id is unknown.
-    pub fn conversation(&self, id: &str) -> Option<Vec<Value>> {
+    /// Returns the messages of a recorded turn with its reply, as JSON. `None`: the id is unknown.
+    pub fn conversation(&self, id: &str) -> Option<Conversation<'_>> {
         let turn = self.store.find(id)?;
         let path = self.store.texts.path(turn.content.messages?);
-        let texts = path.into_iter().filter_map(|node| self.store.texts.piece(node));
-        let mut messages: Vec<Value> = texts.map(turn_table::value).collect();
-        messages.push(prefix::history_message(&turn_table::value(&turn.reply)));
-        Some(messages)
+        let messages = path.into_iter().filter_map(|node| self.store.texts.piece(node)).collect();
+        Some(Conversation { messages, reply: &turn.reply })
     }
 
     /// Records a complete or aborted response. [`delivered`](Self::delivered) or
@@ -291,15 +319,27 @@ impl Recorder {
         since: u64,
         weights: &ExperienceWeights,
     ) -> Result<Vec<Experience>, RecordError> {
-        if let Some(failure) = &self.failure {
-            return Err(failure.clone());
-        }
-        let since = usize::try_from(since).unwrap_or(usize::MAX);
         let limit = self.limits.max_experience_bytes;
-        if since == 0 {
-            return merge::experiences(&self.store, &self.plan, (limit, weights));
+        self.planned(since, |plan| merge::experiences(&self.store, plan, (limit, weights)))
+    }
+
+    /// Estimates the size of the experiences of the turns from number `since` on.
+    pub fn experience_bytes(&self, since: u64) -> Result<u64, RecordError> {
+        let limit = self.limits.max_experience_bytes;
+        self.planned(since, |plan| merge::check_bytes(&self.store, plan, limit))
+    }
+
+    /// Calls a function with the plan of the turns from number `since` on.
+    fn planned<T>(
+        &self,
+        since: u64,
+        read: impl FnOnce(&MergePlan) -> Result<T, RecordError>,
+    ) -> Result<T, RecordError> {
+        match (&self.failure, usize::try_from(since).unwrap_or(usize::MAX)) {
+            (Some(failure), _) => Err(failure.clone()),
+            (None, 0) => read(&self.plan),
+            (None, since) => read(&MergePlan::of(&self.store, since)),
         }
-        merge::experiences(&self.store, &MergePlan::of(&self.store, since), (limit, weights))
     }
 
     /// Counts never decrease: what is replaced later stays counted.

@@ -55,8 +55,8 @@ pub(super) fn experiences(
     plan: &MergePlan,
     (max_bytes, weights): (u64, &ExperienceWeights),
 ) -> Result<Vec<Experience>, RecordError> {
+    check_bytes(store, plan, max_bytes)?;
     let mut experiences = Vec::with_capacity(plan.threads.len());
-    let mut bytes = 0;
     let agent = |thread: &Thread| {
         let first = store.get(*thread.turns.first()?)?;
         store.text(first.content.agent)
@@ -65,12 +65,6 @@ pub(super) fn experiences(
     for (step, thread) in (0..).zip(&plan.threads) {
         let turns = thread.turns.iter().filter_map(|&turn| store.get(turn));
         let turns: Vec<&StoredTurn> = turns.collect();
-        bytes += experience_bytes(store, &turns);
-        if bytes > max_bytes {
-            let (what, limit) = ("bytes of experiences", max_bytes);
-            let remedy = "raise `explorer.limits.payload_bytes_per_run`, or shorten the run";
-            return Err(RecordError::TooMuch { what, limit, remedy });
-        }
         let weight = weights.as_ref().map(|weights| weights[step]);
         let made = experience(store, step as u64, &turns, (thread.origin, weight))
             .map_err(|error| RecordError::Misread(error.to_string()))?;
@@ -79,10 +73,25 @@ pub(super) fn experiences(
     Ok(experiences)
 }
 
+/// Estimates the size of the experiences of a plan. Fails if it is above a limit.
+pub(super) fn check_bytes(
+    store: &TurnTable,
+    plan: &MergePlan,
+    limit: u64,
+) -> Result<u64, RecordError> {
+    let bytes = plan.threads.iter().map(|thread| experience_bytes(store, thread)).sum();
+    if bytes <= limit {
+        return Ok(bytes);
+    }
+    let remedy = "raise `explorer.limits.payload_bytes_per_run`, or shorten the run";
+    Err(RecordError::TooMuch { what: "bytes of experiences", limit, remedy })
+}
+
 /// Estimates the size of an experience.
-fn experience_bytes(store: &TurnTable, turns: &[&StoredTurn]) -> u64 {
+fn experience_bytes(store: &TurnTable, thread: &Thread) -> u64 {
     const TOKEN_BYTES: usize = size_of::<i32>() + size_of::<f32>() + size_of::<bool>();
-    let Some(last) = turns.last() else { return 0 };
+    let last = thread.turns.iter().rev().find_map(|&turn| store.get(turn));
+    let Some(last) = last else { return 0 };
     let path = last.content.messages.map(|node| store.texts.path(node)).unwrap_or_default();
     let texts =
         path.into_iter().chain(last.content.tools).filter_map(|node| store.texts.piece(node));

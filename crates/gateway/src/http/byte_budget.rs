@@ -33,6 +33,8 @@ struct HeldBytes {
 pub(super) enum BudgetRefusal {
     /// One call needs more than a run may hold.
     TooLarge(u64),
+    /// One call without a run needs more than the half that is open to all.
+    TooLargeForAll(u64),
     /// The calls of the run hold its limit.
     Run(u64),
     /// All calls hold the limit, or the run has more than its share.
@@ -95,9 +97,13 @@ impl MemoryBudget {
 impl ByteLease {
     /// Adds bytes. Waits until they are available, at most until the deadline.
     pub(super) async fn grow(&mut self, bytes: u64, by: Instant) -> Result<(), BudgetRefusal> {
-        let most = self.budget.limits.per_run;
-        if self.client.is_some() && self.bytes.saturating_add(bytes) > most {
-            return Err(BudgetRefusal::TooLarge(most));
+        let ByteLimits { total, per_run } = self.budget.limits;
+        let needed = self.bytes.saturating_add(bytes);
+        if self.client.is_some() && needed > per_run {
+            return Err(BudgetRefusal::TooLarge(per_run));
+        }
+        if needed > total / 2 {
+            return Err(BudgetRefusal::TooLargeForAll(total / 2));
         }
         while self.budget.try_take(self.client, bytes).is_err() {
             let mut returned = pin!(self.budget.returned.notified());
@@ -119,16 +125,22 @@ impl ByteLease {
         self.grow(bytes.next_multiple_of(STEP) - self.bytes, by).await
     }
 
-    pub(super) fn release(&mut self) {
-        if self.bytes > 0 {
-            self.budget.return_bytes(self.client, std::mem::take(&mut self.bytes));
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Returns all but a number of bytes.
+    pub(super) fn shrink_to(&mut self, bytes: u64) {
+        if self.bytes > bytes {
+            self.budget.return_bytes(self.client, self.bytes - bytes);
+            self.bytes = bytes;
         }
     }
 }
 
 impl Drop for ByteLease {
     fn drop(&mut self) {
-        self.release();
+        self.shrink_to(0);
     }
 }
 
@@ -181,7 +193,7 @@ mod tests {
             (outcome, second)
         });
         tokio::task::yield_now().await;
-        first.release();
+        first.shrink_to(0);
         assert_eq!(waiting.await.unwrap().0, Ok(()));
     }
 }

@@ -1,18 +1,16 @@
-//! Model calls from request to response, and the experiences of a run.
+//! Model calls from request to response.
 
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::rejection::QueryRejection;
-use axum::extract::{Extension, Query, Request, State};
-use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
+use axum::extract::{Extension, Request, State};
+use axum::http::header::RETRY_AFTER;
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::Response;
 use rollway_model_api::client_api::{self, Route, RouteMatch};
 use rollway_model_api::replay::{SavedResponse, StreamCapture};
 use rollway_model_api::{CallError, ClientApi, ErrorKind, ModelCall, ResponseParser, TokenSource};
-use serde::Deserialize;
-use serde_json::{Map, Value};
+use serde_json::Map;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::byte_budget::ByteLease;
@@ -24,11 +22,10 @@ use super::refusal::RefusalReason;
 use super::relay::Relay;
 use super::request_body::LeasedBody;
 use super::response_body::{StreamBody, complete_response, saved_response};
-use super::responses::HandlerResult;
 use super::run_sessions::{CallPermit, CallStart, RunSession};
 use super::state::GatewayState;
 use super::upstream::{UpstreamFailure, UpstreamReply, UpstreamRequest, UpstreamResponse};
-use super::{auxiliary, not_found, request_body, responses, run_budget};
+use super::{auxiliary, not_found, previous_response, request_body, responses, run_budget};
 use crate::keys::{self, Caller};
 use crate::models::ServerPermit;
 use rollway_recording::{RecordError, RetryHeaders};
@@ -104,10 +101,9 @@ async fn admit(
     let mut permits = acquire_permits(app, session.as_ref())?;
     let headers = request.headers().clone();
     let retry = request_body::retry_headers(&headers)?;
-    let LeasedBody { json, lease } = request_body::json(app, caller, request).await?;
+    let LeasedBody { json, mut lease } = request_body::json(app, caller, request).await?;
     let mut calls = route.parse_all(&json)?;
     drop(json);
-    permits.request = Some(lease);
     let labels = request_body::labels(&headers)?;
     for call in &mut calls {
         if caller != Caller::Admin {
@@ -116,6 +112,8 @@ async fn admit(
         call.labels = labels.clone();
         resolve_alias(app, call);
     }
+    request_body::lease_copies(app, session.is_some(), &calls, &mut lease).await?;
+    permits.request = Some(lease);
     let call = match <[ModelCall; 1]>::try_from(calls) {
         Ok([call]) => call,
         Err(calls) => {
@@ -148,7 +146,6 @@ fn prepare_call(
 ) -> Result<bool, UpstreamFailure> {
     // A call that generates nothing gets no sampling arguments and leaves no turn.
     let is_trained = app.models.is_trained(call.model()) && !call.only_scores();
-    add_previous(session, call)?;
     if is_trained {
         if session.is_some() || app.history.is_some() {
             app.check_sampled(call)?;
@@ -167,9 +164,14 @@ pub(super) async fn begin_recording(
     (api, mut call): (&'static dyn ClientApi, ModelCall),
     headers: &HeaderMap,
     retry: &RetryHeaders,
-    (timer, permits): (CallTimer, CallPermits),
+    (timer, mut permits): (CallTimer, CallPermits),
 ) -> Result<Response, UpstreamFailure> {
     let limits = &app.options.limits;
+    if let Some(id) = call.previous.clone() {
+        let run = session.as_ref().map(|session| session.run);
+        let lease = permits.request.get_or_insert_with(|| app.requests.lease(run));
+        previous_response::add(app, session.as_deref(), &id, &mut call, lease).await?;
+    }
     let is_trained = prepare_call(app, session.as_deref(), &mut call)?;
     let agent = match (&session, &app.history) {
         (None, Some(_)) => Some(app.agents.session(headers, &call, retry)),
@@ -203,7 +205,7 @@ pub(super) async fn begin_recording(
                 CallStart::Again(receipt, saved) => {
                     app.metrics.values.retries.inc();
                     upstream.observed.status(StatusCode::OK.as_u16());
-                    return Ok(saved_response(api, &upstream.call, saved, receipt));
+                    return Ok(saved_response(&upstream, saved, receipt).await?);
                 }
             };
             if agent.is_none()
@@ -259,30 +261,6 @@ pub(super) fn resolve_alias(app: &GatewayState, call: &mut ModelCall) {
     }
 }
 
-/// Puts the messages of the response that a call continues before its own. A system message of the
-/// call replaces the earlier one.
-fn add_previous(session: Option<&RunSession>, call: &mut ModelCall) -> Result<(), CallError> {
-    let Some(id) = &call.previous else { return Ok(()) };
-    let stored = session.and_then(|session| session.recorder().conversation(id));
-    let Some(mut messages) = stored else {
-        let message = format!(
-            "response {id} is not known: previous_response_id must be a response to the trained \
-             model in the same run"
-        );
-        return Err(CallError::new(ErrorKind::NotFound, message).at("previous_response_id"));
-    };
-    let is_system = |message: &Value| message["role"] == "system";
-    let Some(Value::Array(own)) = call.body.get_mut("messages") else { return Ok(()) };
-    if own.first().is_some_and(is_system) && messages.first().is_some_and(is_system) {
-        messages[0] = own.remove(0);
-    } else if own.first().is_some_and(is_system) {
-        messages.insert(0, own.remove(0));
-    }
-    messages.append(own);
-    *own = messages;
-    Ok(())
-}
-
 /// Adds the sampling arguments of the configuration; replaces those of the client if forced.
 fn apply_sampling(app: &GatewayState, call: &mut ModelCall) {
     for (name, value) in &app.options.sampling {
@@ -306,7 +284,7 @@ fn traces(headers: &HeaderMap, observed: &ObservedCall) -> Vec<(&'static str, He
     names.into_iter().filter_map(|name| Some((name, headers.get(name)?.clone()))).collect()
 }
 
-fn refused(error: &RecordError) -> CallError {
+pub(super) fn refused(error: &RecordError) -> CallError {
     CallError::new(ErrorKind::Conflict, error.to_string())
 }
 
@@ -395,41 +373,4 @@ fn response_headers(id: &str, permit: &ServerPermit) -> HeaderMap {
         headers.insert("x-rollway-model-version", HeaderValue::from(version));
     }
     headers
-}
-
-#[derive(Debug, Deserialize)]
-pub(super) struct SinceQuery {
-    #[serde(default)]
-    since: u64,
-}
-
-/// `GET /rollway/v1/run/experiences`.
-pub(super) async fn experiences(
-    State(app): State<Arc<GatewayState>>,
-    Extension(caller): Extension<Caller>,
-    query: Result<Query<SinceQuery>, QueryRejection>,
-) -> HandlerResult {
-    let Query(SinceQuery { since }) = query.map_err(|error| {
-        let message = format!("`since` must be the number of a turn: {error}");
-        CallError::new(ErrorKind::InvalidRequest, message).at("since")
-    })?;
-    let Caller::Run(run) = caller else {
-        let message = "experiences belong to a run: send its run key";
-        return Err(CallError::new(ErrorKind::Forbidden, message).into());
-    };
-    let session = app.runs.session(run)?;
-    let _permits = acquire_permits(&app, Some(&session))?;
-    let reader = Arc::clone(&app);
-    // Merging and encoding take a while.
-    let merging = tokio::task::spawn_blocking(move || reader.experiences(run, since));
-    let merged = merging.await.map_err(|error| {
-        let message = format!("the experiences could not be merged: {error}");
-        CallError::new(ErrorKind::Unavailable, message)
-    })?;
-    let (payload, turns) = merged.map_err(|error| refused(&error))?;
-    let mut response = responses::json(StatusCode::OK, payload);
-    let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
-    headers.insert("x-rollway-turns", HeaderValue::from(turns));
-    Ok(response)
 }

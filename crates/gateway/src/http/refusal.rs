@@ -126,6 +126,11 @@ impl GatewayState {
                 let message = format!("{found}: {limit} bytes (`explorer.gateway.{key}_per_run`)");
                 CallError::new(ErrorKind::TooLarge, message)
             }
+            BudgetRefusal::TooLargeForAll(limit) => {
+                let found = "the call needs more than half of the memory of all calls";
+                let message = format!("{found}: {limit} bytes (`explorer.gateway.{key}`)");
+                CallError::new(ErrorKind::TooLarge, message)
+            }
             BudgetRefusal::Run(limit) => {
                 let found = "the calls of the run hold all of their memory";
                 let message = format!("{found}: {limit} bytes (`explorer.gateway.{key}_per_run`)");

@@ -8,8 +8,8 @@ use axum::http::header::CONTENT_LENGTH;
 use axum::http::{HeaderMap, Request};
 use bytes::{Bytes, BytesMut};
 use http_body_util::{BodyExt, Collected, LengthLimitError, Limited};
-use rollway_model_api::json_shape::JsonShape;
-use rollway_model_api::{CallError, CallLabels, ErrorKind};
+use rollway_model_api::json_shape::{JsonShape, fields_bytes};
+use rollway_model_api::{CallError, CallLabels, ErrorKind, ModelCall};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::byte_budget::ByteLease;
@@ -72,6 +72,31 @@ pub(super) async fn json(
     // As received or sent, and as parsed.
     lease.grow_to(shape.bytes + json.len() as u64, by).await.map_err(refused)?;
     Ok(LeasedBody { json, lease })
+}
+
+/// Leases the memory of what a request has several times: the fields beside the prompts, of which
+/// every call of a list of prompts has a copy, and the messages that serve mode stores with every
+/// choice.
+pub(super) async fn lease_copies(
+    app: &GatewayState,
+    is_of_run: bool,
+    calls: &[ModelCall],
+    lease: &mut ByteLease,
+) -> Result<(), CallError> {
+    let Some(first) = calls.first() else { return Ok(()) };
+    let mut by = Instant::now() + app.options.limits.request_timeout;
+    let mut bytes = 0;
+    if !is_of_run && app.history.is_some() && app.models.is_trained(first.model()) {
+        bytes += lease.bytes() * u64::from(first.choices - 1);
+    }
+    if calls.len() > 1 {
+        let copied = first.body.iter().filter(|(name, _)| *name != "prompt");
+        bytes += fields_bytes(copied) * (calls.len() as u64 - 1);
+        // The copies exist: they do not wait for memory.
+        by = Instant::now();
+    }
+    let refused = |refusal| app.over_budget(RefusalReason::RequestBytes, refusal);
+    lease.grow(bytes, by).await.map_err(refused)
 }
 
 /// Reads the body of a request, and no more of it than allowed.

@@ -10,12 +10,13 @@ use axum::response::Response;
 use bytes::{Bytes, BytesMut};
 use hyper::body::{Frame, SizeHint};
 use rollway_model_api::replay::SavedResponse;
-use rollway_model_api::{ClientApi, ModelCall};
+use rollway_model_api::{CallError, ClientApi, ModelCall};
 use tokio::sync::mpsc;
 
 use super::byte_budget::ByteLease;
 use super::responses;
 use super::run_sessions::DeliveryReceipt;
+use super::upstream::UpstreamRequest;
 
 #[derive(Debug)]
 pub(super) enum StreamChunk {
@@ -29,8 +30,6 @@ pub(super) enum StreamChunk {
 pub(super) struct FullBody {
     rest: Option<Bytes>,
     receipt: Option<DeliveryReceipt>,
-    /// Memory of the response, returned when the connection has taken it.
-    _lease: Option<ByteLease>,
 }
 
 impl FullBody {
@@ -39,8 +38,30 @@ impl FullBody {
         receipt: Option<DeliveryReceipt>,
         lease: Option<ByteLease>,
     ) -> Self {
-        Self { rest: Some(body), receipt, _lease: lease }
+        let body = match lease {
+            Some(lease) => holding(body, lease),
+            None => body,
+        };
+        Self { rest: Some(body), receipt }
     }
+}
+
+/// Bytes of a response, and what is released when the connection has sent them.
+struct HoldingBytes<T> {
+    bytes: Bytes,
+    _held: T,
+}
+
+impl<T> AsRef<[u8]> for HoldingBytes<T> {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+/// Returns bytes that hold a lease or permits until the connection has sent them. A connection
+/// takes the bytes of a body at once, and a slow client keeps them in memory.
+pub(super) fn holding(bytes: Bytes, held: impl Send + 'static) -> Bytes {
+    Bytes::from_owner(HoldingBytes { bytes, _held: held })
 }
 
 impl HttpBody for FullBody {
@@ -114,18 +135,21 @@ impl HttpBody for StreamBody {
 }
 
 /// Returns a saved response again, in the form that the call requests.
-pub(super) fn saved_response(
-    api: &dyn ClientApi,
-    call: &ModelCall,
+pub(super) async fn saved_response(
+    request: &UpstreamRequest,
     saved: SavedResponse,
     receipt: DeliveryReceipt,
-) -> Response {
+) -> Result<Response, CallError> {
+    let (api, call) = (request.api, &request.call);
+    let mut lease = request.app.responses.lease(request.run);
+    request.lease_response(&mut lease, saved.sent_bytes()).await?;
     let id = saved.id().and_then(|id| HeaderValue::from_str(&id).ok());
-    let mut response = complete_response(api, call, saved.into_parts(call), Some(receipt), None);
+    let parts = saved.into_parts(call);
+    let mut response = complete_response(api, call, parts, Some(receipt), Some(lease));
     if let Some(id) = id {
         response.headers_mut().insert("x-request-id", id);
     }
-    response
+    Ok(response)
 }
 
 /// Returns a complete response, given its body or the data of its events in the internal form.
@@ -149,4 +173,28 @@ pub(super) fn complete_response(
     }
     renderer.finish(&mut body);
     responses::events(api, Body::new(FullBody::new(body.freeze(), receipt, lease)))
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::Instant;
+
+    use super::super::byte_budget::MemoryBudget;
+    use super::*;
+    use crate::options::ByteLimits;
+
+    #[tokio::test]
+    async fn memory_is_returned_when_the_connection_has_sent_the_response() {
+        let budget = MemoryBudget::new(ByteLimits { total: 1000, per_run: 1000 });
+        let mut lease = budget.lease(None);
+        lease.grow(100, Instant::now()).await.expect("there are 1000 bytes");
+        let mut body = FullBody::new(Bytes::from_static(b"text"), None, Some(lease));
+        let frame = std::future::poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await;
+        drop(body);
+        assert_eq!(budget.used(), 100, "the connection has the bytes, and has not sent them");
+        let sent = frame.expect("a frame").expect("no error").into_data().expect("data");
+        assert_eq!(sent, "text");
+        drop(sent);
+        assert_eq!(budget.used(), 0);
+    }
 }

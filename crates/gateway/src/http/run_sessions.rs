@@ -122,6 +122,8 @@ pub(super) struct RunSession {
     pub(super) routing: u64,
     /// The run is closed, or the gateway stops.
     pub(super) cancelled: CancellationToken,
+    /// Locked while experiences are merged for the client of the run.
+    pub(super) merging: Arc<tokio::sync::Mutex<()>>,
     in_flight: AtomicUsize,
     recorder: Mutex<CountedRecorder>,
     usage: Mutex<RunUsage>,
@@ -147,6 +149,7 @@ impl RunSession {
             run,
             routing,
             cancelled,
+            merging: Arc::default(),
             in_flight: AtomicUsize::new(0),
             recorder: Mutex::new(recorder),
             usage: Mutex::new(RunUsage::new()),

@@ -1,14 +1,17 @@
 //! Memory of calls, and fields that reach servers.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use reqwest::StatusCode;
 use rollway_experience::Json;
 use rollway_gateway::gateway::{ByteLimits, GatewayLimits, GatewayOptions};
+use rollway_gateway::http::{StoreFuture, TurnStore};
 use rollway_mock_server::MockServerOptions;
+use rollway_recording::Turn;
 use serde_json::{Value, json};
 
-use super::help::{ADMIN, MODEL, Run, World, options, says, streams};
+use super::help::{ADMIN, MODEL, Run, World, options, read, says, streams};
 
 async fn world(change: impl FnOnce(&mut GatewayLimits)) -> World {
     let mut options = options();
@@ -212,4 +215,142 @@ async fn forced_tokens_are_refused_and_restricted_ones_are_marked() {
     let experiences = world.experiences(&run);
     let info = experiences[0].info.value();
     assert_eq!(info["sampling"]["constrained_by"], json!(["logit_bias"]), "{info}");
+}
+
+#[tokio::test]
+async fn copies_of_fields_for_several_prompts_count() {
+    let world = world(|limits| {
+        limits.request_bytes = ByteLimits { total: 1 << 20, per_run: 300_000 };
+    })
+    .await;
+    let run = world.open(1);
+    let list = async |prompts: usize, field: usize| {
+        let user = "x".repeat(field);
+        let body = json!({ "model": MODEL, "prompt": vec!["a"; prompts], "user": user });
+        read(run.post("/v1/completions", &body).send().await.unwrap()).await
+    };
+    assert_eq!(list(2, 10_000).await.0, 200);
+    let (status, body) = list(2, 70_000).await;
+    assert_eq!(status, 413, "a single field is too large: {body}");
+    let (status, body) = list(100, 10_000).await;
+    assert_eq!(status, 413, "together they are too large: {body}");
+    assert!(body["error"]["message"].as_str().unwrap().contains("request_bytes_per_run"), "{body}");
+    assert_eq!(refusals(&world, "request_bytes").await, 1.0);
+    assert_eq!(world.control().counts().requests, 2);
+}
+
+#[tokio::test]
+async fn the_messages_of_a_continued_response_count() {
+    let world = world(|limits| {
+        limits.request_bytes = ByteLimits { total: 1 << 20, per_run: 100_000 };
+    })
+    .await;
+    let run = world.open(1);
+    let send = async |input: usize, previous: &Value| {
+        let input = "x".repeat(input);
+        let body = json!({ "model": MODEL, "input": input, "previous_response_id": previous });
+        read(run.post("/v1/responses", &body).send().await.unwrap()).await
+    };
+    let (status, first) = send(30_000, &Value::Null).await;
+    assert_eq!(status, 200, "{first}");
+    let (status, body) = send(25_000, &first["id"]).await;
+    assert_eq!(status, 413, "{body}");
+    assert_eq!(refusals(&world, "request_bytes").await, 1.0);
+    assert_eq!(send(10, &first["id"]).await.0, 200);
+}
+
+#[tokio::test]
+async fn a_continued_conversation_is_no_larger_than_a_request() {
+    let world = world(|limits| limits.request_body_bytes = 50_000).await;
+    let run = world.open(1);
+    let mut previous = Value::Null;
+    for expected in [200, 200, 413] {
+        let input = "x".repeat(30_000);
+        let body = json!({ "model": MODEL, "input": input, "previous_response_id": previous });
+        let response = run.post("/v1/responses", &body).send().await.unwrap();
+        let (status, body) = read(response).await;
+        assert_eq!(status, expected, "{body}");
+        previous = body["id"].clone();
+    }
+    assert_eq!(refusals(&world, "body_bytes").await, 1.0);
+}
+
+async fn held(world: &World, kind: &str) -> f64 {
+    let request = world.client.get(world.url("/metrics")).bearer_auth(ADMIN);
+    let text = request.send().await.unwrap().text().await.unwrap();
+    let start = format!("rollway_gateway_held_bytes{{kind=\"{kind}\"}} ");
+    text.lines().find_map(|line| line.strip_prefix(&start)).unwrap().parse().unwrap()
+}
+
+#[tokio::test]
+async fn experiences_for_clients_count_as_responses() {
+    let world = world(|limits| {
+        limits.response_bytes = ByteLimits { total: 1 << 20, per_run: 200_000 };
+    })
+    .await;
+    let run = world.open(1);
+    let url = world.url("/rollway/v1/run/experiences");
+    let fetch = async || run.client.get(&url).bearer_auth(&run.key).send().await.unwrap();
+    assert_eq!(run.send(&says(&"x".repeat(10_000))).await.status(), 200);
+    // Each has about 100 kB: they wait for each other.
+    let fetched = tokio::join!(fetch(), fetch(), fetch());
+    for response in [fetched.0, fetched.1, fetched.2] {
+        assert_eq!(response.status(), 200);
+        assert!(response.bytes().await.unwrap().len() > 50_000);
+    }
+    assert_eq!(run.send(&says("small")).await.status(), 200);
+    assert_eq!(held(&world, "responses").await, 0.0);
+
+    let mut call = says(&"y".repeat(10_000));
+    call["n"] = json!(3);
+    assert_eq!(run.send(&call).await.status(), 200);
+    let response = fetch().await;
+    assert_eq!(response.status(), 413);
+    assert!(response.text().await.unwrap().contains("response_bytes_per_run"));
+    assert_eq!(refusals(&world, "response_bytes").await, 1.0);
+    assert_eq!(held(&world, "responses").await, 0.0);
+}
+
+#[tokio::test]
+async fn saved_responses_count_as_responses() {
+    let world = world(|limits| {
+        limits.response_bytes = ByteLimits { total: 1 << 20, per_run: 48 << 10 };
+    })
+    .await;
+    let run = world.open(1);
+    // The parsed values take more than the response of the server.
+    let mut call = says("x");
+    (call["n"], call["max_tokens"]) = (json!(20), json!(1));
+    let send = || run.chat(&call).header("idempotency-key", "one").send();
+    assert_eq!(send().await.unwrap().status(), 200);
+    let (status, body) = read(send().await.unwrap()).await;
+    assert_eq!(status, 413, "{body}");
+    assert_eq!(refusals(&world, "response_bytes").await, 1.0);
+    assert_eq!(world.control().counts().requests, 1);
+}
+
+/// Stores nothing.
+#[derive(Debug)]
+struct NoStore;
+
+impl TurnStore for NoStore {
+    fn store_turns(&self, _: Vec<Turn>) -> StoreFuture<'_> {
+        Box::pin(async { Ok(()) })
+    }
+}
+
+#[tokio::test]
+async fn messages_that_are_stored_with_every_choice_count() {
+    let mut options = options();
+    options.limits.request_bytes = ByteLimits { total: 400_000, per_run: 400_000 };
+    let servers = vec![MockServerOptions::default()];
+    let world = World::with_store(options, servers, Some(Arc::new(NoStore))).await;
+    let mut call = says(&"x".repeat(20_000));
+    for (choices, expected) in [(4, 200), (8, 413)] {
+        call["n"] = json!(choices);
+        let (status, body) = world.agent().call(&call).await;
+        assert_eq!(status, expected, "{choices} choices: {body}");
+    }
+    assert_eq!(refusals(&world, "request_bytes").await, 1.0);
+    assert_eq!(world.open(1).send(&call).await.status(), 200, "a run shares its messages");
 }

@@ -4,11 +4,15 @@ use serde_json::{Map, Value};
 
 use super::request_fields::{RequestFields, a, check, parse, parse_object, refusal};
 use super::{ClientApi, Route, RouteMatch};
-use crate::error::CallError;
+use crate::error::{CallError, ErrorKind};
+use crate::json_shape::fields_bytes;
 use crate::model_call::{CallKind, ModelCall};
 
 /// Maximum number of prompts of a request.
 const MAX_PROMPTS: usize = 256;
+
+/// Maximum memory of the fields that the calls of several prompts share. Each call has a copy.
+const MAX_COPIED_BYTES: u64 = 64 << 10;
 
 /// `POST /v1/completions`.
 #[derive(Debug)]
@@ -40,6 +44,17 @@ impl ClientApi for OpenaiCompletions {
         if prompts.len() > MAX_PROMPTS {
             let message = format!("prompt has {} prompts, more than {MAX_PROMPTS}", prompts.len());
             return Err(refusal(message).at("prompt"));
+        }
+        body.remove("prompt");
+        let bytes = fields_bytes(&body);
+        if bytes > MAX_COPIED_BYTES {
+            let message = format!(
+                "the fields beside prompt take {bytes} bytes of memory, and each of the {} prompts \
+                 gets a copy: with several prompts the limit is {MAX_COPIED_BYTES}; make a call \
+                 for each prompt",
+                prompts.len()
+            );
+            return Err(CallError::new(ErrorKind::TooLarge, message));
         }
         let call = |prompt: Value| {
             let mut body = body.clone();
