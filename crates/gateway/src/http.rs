@@ -37,17 +37,18 @@ mod upstream;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use axum::Router;
 use axum::extract::{Request, State};
 use axum::http::header::CONNECTION;
 use axum::http::{HeaderValue, Method};
 use axum::middleware::{self, Next};
 use axum::response::Response;
 use axum::routing::{delete, get, post};
+use axum::{Extension, Router};
 use rollway_model_api::client_api::{self, CLIENT_APIS};
 use rollway_model_api::{CallError, ErrorKind};
 
 pub use self::calls_in_flight::CallInFlight;
+use self::request_body::LeasedBody;
 pub(crate) use self::request_body::body as read_body;
 pub(crate) use self::responses::{HandlerResult, json as json_response};
 pub(crate) use self::state::GatewayState;
@@ -86,6 +87,7 @@ pub(crate) fn router(app: &Arc<GatewayState>) -> Router {
         .route(HEALTH, get(responses::health))
         .with_state(Arc::clone(app));
     let further = app.history.as_ref().map(|history| history.routes()).unwrap_or_default();
+    let further = further.layer(middleware::from_fn_with_state(Arc::clone(app), admit_further));
     routes
         .merge(further)
         .fallback(not_found)
@@ -131,6 +133,28 @@ async fn authenticate(
     }
     app.metrics.count_request(endpoint, response.status());
     response
+}
+
+/// Takes the requests of serve mode within the limits of calls: their number, and the memory of
+/// their bodies.
+async fn admit_further(
+    State(app): State<Arc<GatewayState>>,
+    Extension(caller): Extension<Caller>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let (parts, body) = request.into_parts();
+    let request = Request::from_parts(parts.clone(), body);
+    let admitted = async {
+        let permits = calls::acquire_permits(&app, None)?;
+        Ok((permits, request_body::json(&app, caller, request).await?))
+    };
+    match admitted.await {
+        Ok((_permits, LeasedBody { json, lease: _lease })) => {
+            next.run(Request::from_parts(parts, json.into())).await
+        }
+        Err(error) => responses::error(&error),
+    }
 }
 
 fn authorize(app: &GatewayState, request: &Request) -> Result<Caller, CallError> {

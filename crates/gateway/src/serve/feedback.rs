@@ -185,6 +185,16 @@ mod tests {
     }
 
     #[test]
+    fn values_do_not_hide_in_texts() {
+        let deep = format!("{}{}", "[".repeat(120), "]".repeat(120));
+        for text in ["\\\"t\\\"", &deep] {
+            let task = format!(r#"{{"$serde_json::private::RawValue":"{text}"}}"#);
+            let body = format!(r#"{{"reward": 1, "msg_ids": ["a"], "task_id": {task}}}"#);
+            assert_eq!(refused(&body).as_deref(), Some("task_id"), "{body}");
+        }
+    }
+
+    #[test]
     fn the_status_depends_on_unknown_ids() {
         let receipt = |accepted, already, unknown: &[&str]| {
             let unknown = unknown.iter().map(|id| (*id).to_owned()).collect();

@@ -15,7 +15,7 @@ use super::commit::CommitError;
 use super::feedback::{Feedback, FeedbackOutcome};
 use crate::http::{HandlerResult, json_response, read_body};
 
-const MAX_FEEDBACK_BYTES: usize = 32 << 20;
+const MAX_FEEDBACK_BYTES: usize = 4 << 20;
 
 const BODY_TIMEOUT: Duration = Duration::from_secs(60);
 

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use axum::Router;
 use rollway_core::metrics::Metrics;
+use rollway_gateway::gateway::GatewayOptions;
 use rollway_gateway::http::{StoreFuture, TurnStore};
 use rollway_gateway::serve::{self, CommitDelivery, CommitStep, Committer, ServeMode};
 use rollway_mock_server::{CompletionLengths, MockServerOptions};
@@ -63,6 +64,10 @@ struct Served {
 
 impl Served {
     async fn new(needs_key: bool, model: MockServerOptions) -> Self {
+        Self::with(options(), needs_key, model).await
+    }
+
+    async fn with(options: GatewayOptions, needs_key: bool, model: MockServerOptions) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("history.db");
         let history = serve::ServeStoreOptions { needs_key, ..serve::ServeStoreOptions::new(path) };
@@ -70,7 +75,7 @@ impl Served {
         let (sender, kept) = mpsc::unbounded_channel();
         let fails: Arc<AtomicBool> = Arc::default();
         let store = ObservedStore { serve, kept: sender, fails: Arc::clone(&fails) };
-        let world = World::with_store(options(), vec![model], Some(Arc::new(store))).await;
+        let world = World::with_store(options, vec![model], Some(Arc::new(store))).await;
         let agent = world.agent();
         Self { world, agent, fails, kept, _folder: folder }
     }
@@ -222,4 +227,28 @@ async fn without_authentication_web_pages_of_other_sites_are_refused() {
         let keyed = served.world.client.post(served.world.url("/commit")).header(name, value);
         assert_eq!(keyed.bearer_auth(AGENT).send().await.unwrap().status(), 200);
     }
+}
+
+#[tokio::test]
+async fn feedback_has_the_limits_of_requests() {
+    let mut limited = options();
+    limited.limits.json_nodes = 1000;
+    let served = Served::with(limited, true, MockServerOptions::default()).await;
+    let feedback = async |ids: Vec<String>| {
+        let body = json!({ "reward": 1, "msg_ids": ids, "task_id": 1 });
+        read(served.agent.post("/feedback", &body).send().await.unwrap()).await
+    };
+    assert_eq!(feedback(vec!["unknown".to_owned()]).await.0, 404);
+    let (status, body) = feedback((0..2000).map(|id| format!("{id}")).collect()).await;
+    assert_eq!(status, 413, "{body}");
+    assert!(body["error"]["message"].as_str().unwrap().contains("json_nodes"), "{body}");
+    let (status, body) = feedback(vec!["x".repeat(5 << 20)]).await;
+    assert_eq!(status, 413, "{body}");
+
+    let mut limited = options();
+    limited.limits.calls = 0;
+    let served = Served::with(limited, true, MockServerOptions::default()).await;
+    let body = json!({ "reward": 1, "msg_ids": ["a"], "task_id": 1 });
+    let response = served.agent.post("/feedback", &body).send().await.unwrap();
+    assert_eq!(response.status(), 429);
 }
