@@ -89,6 +89,9 @@ const ALLOWED: [&str; 80] = [
     "verbosity",
 ];
 
+/// Fields of OpenAI's API for embeddings. Sorted.
+const EMBEDDINGS_ALLOWED: [&str; 5] = ["dimensions", "encoding_format", "input", "model", "user"];
+
 /// Fields that restrict the tokens that may be sampled.
 const CONSTRAINTS: [&str; 14] = [
     "allowed_token_ids",
@@ -116,11 +119,28 @@ const FORCING_BIAS: f64 = 20.0;
 
 /// Returns the first field that is neither known nor in `further`; `*` there stands for all.
 pub fn unknown_field<'a>(body: &'a Map<String, Value>, further: &[String]) -> Option<&'a str> {
+    first_unknown(body, &ALLOWED, further)
+}
+
+/// Returns the first field that is in neither list; `allowed` is sorted.
+fn first_unknown<'a>(
+    body: &'a Map<String, Value>,
+    allowed: &[&str],
+    further: &[String],
+) -> Option<&'a str> {
     let is_allowed = |name: &str| {
-        ALLOWED.binary_search(&name).is_ok() || further.iter().any(|it| it == name || it == "*")
+        allowed.binary_search(&name).is_ok() || further.iter().any(|it| it == name || it == "*")
     };
     let given = body.iter().filter(|(_, value)| !value.is_null());
     given.map(|(name, _)| name.as_str()).find(|name| !is_allowed(name))
+}
+
+/// Returns the first field of a request for embeddings that is neither known nor in `further`.
+pub fn unknown_embeddings_field<'a>(
+    body: &'a Map<String, Value>,
+    further: &[String],
+) -> Option<&'a str> {
+    first_unknown(body, &EMBEDDINGS_ALLOWED, further)
 }
 
 /// Returns the names of the fields that are allowed without configuration.
@@ -135,8 +155,7 @@ pub fn remote_media(body: &Map<String, Value>) -> Option<(String, &str)> {
     for (number, message) in messages.iter().enumerate() {
         let parts = message.get("content").and_then(Value::as_array);
         for (index, part) in parts.into_iter().flatten().enumerate() {
-            let Some(kind) = part.get("type").and_then(Value::as_str) else { continue };
-            if kind.ends_with("_embeds") || MEDIA.iter().any(|name| is_remote(part.get(*name))) {
+            if let Some(kind) = remote_kind(part) {
                 return Some((format!("messages[{number}].content[{index}]"), kind));
             }
         }
@@ -144,9 +163,26 @@ pub fn remote_media(body: &Map<String, Value>) -> Option<(String, &str)> {
     None
 }
 
+/// Returns the kind of a content part that a server would get from elsewhere, or that holds tensors.
+/// Servers also take parts without `type`, by the name of their other field.
+fn remote_kind(part: &Value) -> Option<&str> {
+    let holds_tensors = |name: &&str| name.ends_with("_embeds");
+    let kind = part.get("type").and_then(Value::as_str);
+    if let Some(kind) = kind.filter(holds_tensors) {
+        return Some(kind);
+    }
+    let mut names = part.as_object()?.iter().filter(|(_, value)| !value.is_null());
+    let found = names.find_map(|(name, value)| {
+        let name = name.as_str();
+        let is_refused = holds_tensors(&name) || (MEDIA.contains(&name) && is_remote(value));
+        is_refused.then_some(name)
+    });
+    found.map(|name| kind.unwrap_or(name))
+}
+
 /// Returns whether a part has an address other than one that contains the data.
-fn is_remote(media: Option<&Value>) -> bool {
-    let url = media.map(|media| media.get("url").unwrap_or(media)).and_then(Value::as_str);
+fn is_remote(media: &Value) -> bool {
+    let url = media.get("url").unwrap_or(media).as_str();
     let scheme = url.and_then(|url| url.get(..5));
     url.is_some() && !scheme.is_some_and(|scheme| scheme.eq_ignore_ascii_case("data:"))
 }
@@ -192,7 +228,7 @@ mod tests {
 
     #[test]
     fn fields_that_reach_into_a_server_are_unknown() {
-        assert!(ALLOWED.is_sorted());
+        assert!(ALLOWED.is_sorted() && EMBEDDINGS_ALLOWED.is_sorted());
         for name in [
             "prompt_embeds",
             "chat_template",
@@ -224,11 +260,17 @@ mod tests {
             json!({ "type": "image_url", "image_url": "file:///etc/passwd" }),
             json!({ "type": "video_url", "video_url": { "url": "\u{e4}" } }),
             json!({ "type": "image_embeds", "image_embeds": "AAAA" }),
+            json!({ "image_url": { "url": "http://10.0.0.1/admin" } }),
+            json!({ "audio_url": "http://10.0.0.1/admin" }),
+            json!({ "type": 1, "image_embeds": "AAAA" }),
+            json!({ "type": "text", "text": "x", "prompt_embeds": "AAAA" }),
         ] {
             let given = with(part);
             assert_eq!(remote_media(&given).unwrap().0, "messages[0].content[1]", "{given:?}");
         }
         let local = with(json!({ "type": "image_url", "image_url": { "url": data } }));
+        assert_eq!(remote_media(&local), None);
+        let local = with(json!({ "image_url": data, "audio_url": null }));
         assert_eq!(remote_media(&local), None);
         let audio =
             json!({ "type": "input_audio", "input_audio": { "data": "AA", "format": "wav" } });

@@ -44,6 +44,9 @@ async fn count(
     let limits = &app.options.limits;
     let LeasedBody { json, lease: _lease } = request_body::json(app, caller, request).await?;
     let mut call = route.parse(&json)?;
+    if caller != Caller::Admin {
+        app.check_fields(&call)?;
+    }
     resolve_alias(app, &mut call);
     let (permit, _permits) = pick(app, caller, call.model()).await?;
     let server = permit.server();
@@ -79,6 +82,11 @@ async fn embed(
         serde_json::from_slice(&json).ok().filter(Value::is_object).ok_or_else(|| {
             CallError::new(ErrorKind::InvalidRequest, "the body must be a JSON object")
         })?;
+    if caller != Caller::Admin
+        && let Some(fields) = body.as_object()
+    {
+        app.check_embeddings(fields)?;
+    }
     let (permit, _permits) = pick(app, caller, body["model"].as_str()).await?;
     body["model"] = permit.server_model().into();
     let server = permit.server();

@@ -3,6 +3,7 @@
 use rollway_base::suggest::{is_misspelled, nearest};
 use rollway_model_api::{CallError, ErrorKind, ModelCall, request_policy};
 use rollway_recording::RecordError;
+use serde_json::{Map, Value};
 
 use super::byte_budget::BudgetRefusal;
 use super::state::GatewayState;
@@ -73,19 +74,12 @@ impl GatewayState {
 
     /// Checks that a run or an agent may send the fields of a call to a server.
     pub(super) fn check_fields(&self, call: &ModelCall) -> Result<(), CallError> {
-        let refusal = |reason, at: &str, message: String| {
-            Err(self.refuse(reason, CallError::new(ErrorKind::InvalidRequest, message).at(at)))
-        };
         if let Some(name) = request_policy::unknown_field(&call.body, &self.options.pass_fields) {
             let near = nearest(name, request_policy::allowed_fields())
                 .filter(|near| is_misspelled(name, near))
                 .map(|near| format!("did you mean `{near}`? Otherwise "))
                 .unwrap_or_default();
-            let message = format!(
-                "{name} is not passed on to servers: {near}leave it out, or add it to \
-                 `explorer.gateway.pass_fields`"
-            );
-            return refusal(RefusalReason::Fields, name, message);
+            return Err(self.unknown_field(name, &near));
         }
         if !self.options.remote_media
             && let Some((at, kind)) = request_policy::remote_media(&call.body)
@@ -94,9 +88,28 @@ impl GatewayState {
                 "{at} is a part of type {kind} that is not in the request: send it as a `data:` \
                  address, or set `explorer.gateway.remote_media`"
             );
-            return refusal(RefusalReason::RemoteMedia, &at, message);
+            let error = CallError::new(ErrorKind::InvalidRequest, message).at(at);
+            return Err(self.refuse(RefusalReason::RemoteMedia, error));
         }
         Ok(())
+    }
+
+    /// Checks that a run or an agent may send the fields of a request for embeddings to a server.
+    pub(super) fn check_embeddings(&self, body: &Map<String, Value>) -> Result<(), CallError> {
+        let further = &self.options.pass_fields;
+        match request_policy::unknown_embeddings_field(body, further) {
+            Some(name) => Err(self.unknown_field(name, "")),
+            None => Ok(()),
+        }
+    }
+
+    fn unknown_field(&self, name: &str, near: &str) -> CallError {
+        let message = format!(
+            "{name} is not passed on to servers: {near}leave it out, or add it to \
+             `explorer.gateway.pass_fields`"
+        );
+        let error = CallError::new(ErrorKind::InvalidRequest, message).at(name);
+        self.refuse(RefusalReason::Fields, error)
     }
 
     /// Checks that the tokens of a recorded call are sampled.

@@ -183,18 +183,47 @@ async fn runs_and_agents_send_known_fields_only() {
         }
         assert_eq!(admin.send(&call).await.status(), 200, "the operator may");
     }
-    let image = json!({ "type": "image_url", "image_url": { "url": "http://169.254.169.254/" } });
-    let call = json!({ "model": MODEL, "messages": [{ "role": "user", "content": [image] }] });
-    let (status, body) = run.call(&call).await;
-    assert_eq!(status, 400, "{body}");
+    let address = json!({ "url": "http://169.254.169.254/" });
+    for image in
+        [json!({ "type": "image_url", "image_url": address }), json!({ "image_url": address })]
+    {
+        let call = json!({ "model": MODEL, "messages": [{ "role": "user", "content": [image] }] });
+        let (status, body) = run.call(&call).await;
+        assert_eq!(status, 400, "{body}");
+    }
     assert_eq!(
         (refusals(&world, "fields").await, refusals(&world, "remote_media").await),
-        (8.0, 1.0)
+        (8.0, 2.0)
     );
 
     let options = GatewayOptions { pass_fields: vec!["lora_path".to_owned()], ..options() };
     let world = World::with(options, vec![MockServerOptions::default()]).await;
     assert_eq!(world.open(1).send(&with("lora_path", json!("x"))).await.status(), 200);
+}
+
+#[tokio::test]
+async fn auxiliary_requests_have_known_fields_only() {
+    let world = World::new().await;
+    let run = world.open(1);
+    let admin = Run { key: ADMIN.to_owned(), ..run.clone() };
+    let post = async |client: &Run, path: &str, body: &Value| {
+        read(client.post(path, body).send().await.unwrap()).await
+    };
+    let embeddings = json!({ "model": MODEL, "input": "a", "mm_processor_kwargs": {} });
+    let (status, body) = post(&run, "/v1/embeddings", &embeddings).await;
+    assert_eq!((status, &body["error"]["param"]), (400, &json!("mm_processor_kwargs")), "{body}");
+    assert_eq!(post(&admin, "/v1/embeddings", &embeddings).await.0, 200, "the operator may");
+    let allowed = json!({ "model": MODEL, "input": "a", "encoding_format": "float", "user": "u" });
+    assert_eq!(post(&run, "/v1/embeddings", &allowed).await.0, 200);
+
+    let image = json!({ "type": "image", "source": { "type": "url", "url": "http://10.0.0.1/" } });
+    let count = json!({ "model": MODEL, "messages": [{ "role": "user", "content": [image] }] });
+    let (status, body) = post(&run, "/v1/messages/count_tokens", &count).await;
+    assert_eq!(status, 400, "{body}");
+    assert_eq!(
+        (refusals(&world, "fields").await, refusals(&world, "remote_media").await),
+        (1.0, 1.0)
+    );
 }
 
 #[tokio::test]
