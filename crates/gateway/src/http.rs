@@ -28,6 +28,7 @@ mod run_budget;
 mod run_seed;
 mod run_sessions;
 mod server_metrics;
+mod server_reply;
 mod site;
 mod state;
 mod token_texts;

@@ -136,6 +136,11 @@ pub trait ServerApi: Debug + Send + Sync {
         false
     }
 
+    /// Returns whether full responses are parsed into values, which take many times their bytes.
+    fn parses_values(&self) -> bool {
+        false
+    }
+
     /// Path that answers `GET` with success while the server is healthy.
     fn health_path(&self) -> &'static str {
         "/health"

@@ -11,16 +11,18 @@ use axum::response::Response;
 use rollway_model_api::client_api::RouteMatch;
 use rollway_model_api::server_api::server_api;
 use rollway_model_api::{CallError, ErrorKind, openai_error};
-use serde_json::Value;
-use tokio::time::timeout;
+use serde_json::{Map, Value};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::calls::{CallPermits, acquire_permits, resolve_alias};
 use super::request_body::LeasedBody;
+use super::response_body::holding;
+use super::server_reply::{ReadFailure, ServerLookups};
 use super::state::GatewayState;
-use super::upstream::prompt_tokens;
+use super::upstream::MAX_ERROR_BYTES;
 use super::{EMBEDDINGS, request_body, responses};
 use crate::keys::Caller;
-use crate::models::{ReadError, RouteNeeds, ServerPermit, failure_reason, read_limited};
+use crate::models::{RouteNeeds, ServerPermit, failure_reason, read_limited};
 
 /// Counts the tokens of a call.
 pub(super) async fn count_tokens(
@@ -48,6 +50,7 @@ async fn count(
         app.check_fields(&call)?;
     }
     resolve_alias(app, &mut call);
+    let by = Instant::now() + limits.call_timeout;
     let (permit, _permits) = pick(app, caller, call.model()).await?;
     let server = permit.server();
     let api = server_api(server.spec.engine);
@@ -55,11 +58,9 @@ async fn count(
         let message = format!("servers of kind {:?} do not count tokens", server.spec.engine);
         return Err(CallError::new(ErrorKind::NotFound, message));
     };
-    match timeout(limits.call_timeout, prompt_tokens(server, lookup)).await {
-        Ok(Ok(tokens)) => Ok(tokens.len()),
-        Ok(Err(error)) => Err(CallError::new(ErrorKind::Upstream, error.0)),
-        Err(_) => Err(timed_out(app)),
-    }
+    let lookups = ServerLookups { app, server, run: caller.run(), by };
+    let tokens = timeout_at(by, lookups.prompt_tokens(lookup)).await;
+    Ok(tokens.map_err(|_| timed_out(app))??.len())
 }
 
 /// `POST /v1/embeddings`, passed on as it is.
@@ -78,20 +79,18 @@ async fn embed(
 ) -> Result<Response, CallError> {
     let limits = &app.options.limits;
     let LeasedBody { json, lease: _lease } = request_body::json(app, caller, request).await?;
-    let mut body: Value =
-        serde_json::from_slice(&json).ok().filter(Value::is_object).ok_or_else(|| {
-            CallError::new(ErrorKind::InvalidRequest, "the body must be a JSON object")
-        })?;
-    if caller != Caller::Admin
-        && let Some(fields) = body.as_object()
-    {
-        app.check_embeddings(fields)?;
+    let mut body: Map<String, Value> = serde_json::from_slice(&json)
+        .map_err(|_| CallError::new(ErrorKind::InvalidRequest, "the body must be a JSON object"))?;
+    if caller != Caller::Admin {
+        app.check_embeddings(&body)?;
     }
-    let (permit, _permits) = pick(app, caller, body["model"].as_str()).await?;
-    body["model"] = permit.server_model().into();
+    let by = Instant::now() + limits.call_timeout;
+    let (permit, _permits) = pick(app, caller, body.get("model").and_then(Value::as_str)).await?;
+    body.insert("model".to_owned(), permit.server_model().into());
     let server = permit.server();
     let post = server.client.post(format!("{}{EMBEDDINGS}", server.spec.url));
-    let post = post.header(CONTENT_TYPE, "application/json").body(body.to_string()).send();
+    let post = post.header(CONTENT_TYPE, "application/json");
+    let post = post.body(Value::Object(body).to_string()).send();
     let failed = |reason: String| {
         let message = format!("server {} failed: {reason}", server.id.0);
         CallError::new(ErrorKind::Upstream, message)
@@ -99,20 +98,23 @@ async fn embed(
     let exchange = async {
         let response = post.await.map_err(|error| failed(failure_reason(error)))?;
         let status = response.status();
-        let reply = read_limited(response, limits.response_body_bytes).await;
-        let reply = reply.map_err(|error| match error {
-            ReadError::Broken(error) => failed(failure_reason(error)),
-            ReadError::TooLarge => failed("its response is too large".to_owned()),
-        })?;
         if status.is_success() {
-            return Ok(responses::json(StatusCode::OK, Body::from(reply)));
+            let mut lease = app.responses.lease(caller.run());
+            let reply = app.read_response(response, &mut lease, by).await;
+            let reply = reply.map_err(|failure| match failure {
+                ReadFailure::Broken(error) => failed(failure_reason(error)),
+                ReadFailure::Refused(error) => error,
+            })?;
+            return Ok(responses::json(StatusCode::OK, holding(reply, lease)));
         }
+        // An unreadable error is reported without its text.
+        let reply = read_limited(response, MAX_ERROR_BYTES).await.unwrap_or_default();
         match openai_error(&reply).filter(|_| status.is_client_error()) {
             Some(reply) => Ok(responses::json(status, Body::from(reply))),
             None => Err(failed(status.to_string())),
         }
     };
-    timeout(limits.call_timeout, exchange).await.unwrap_or_else(|_| Err(timed_out(app)))
+    timeout_at(by, exchange).await.unwrap_or_else(|_| Err(timed_out(app)))
 }
 
 /// Waits for a server of a model, within the limits of calls. A run's requests go to the server of

@@ -11,13 +11,12 @@ use rollway_model_api::server_api::{ChatReason, ExactPrompt, ExactStep, server_a
 use serde_json::Value;
 
 use super::byte_budget::ByteLease;
+use super::server_reply::ReadFailure;
 use super::upstream::{ServerFailure, UpstreamGuard, UpstreamReply, UpstreamRequest};
-use crate::models::{ReadError, RegisteredServer, ServerId, failure_reason, read_limited};
+use crate::models::{RegisteredServer, ServerId, failure_reason};
 
 /// Time after which a server without the endpoints is asked again: it may have been restarted.
 const UNSUPPORTED_TIME: Duration = Duration::from_secs(60);
-
-const MAX_REPLY_BYTES: usize = 64 << 20;
 
 /// Servers that refuse the endpoints for token ids, since when.
 #[derive(Debug, Default)]
@@ -137,14 +136,20 @@ impl UpstreamRequest {
         let mut step = exact.start();
         loop {
             let reply = match step {
-                ExactStep::Request(body) => match self.post_json(server, &body).await {
-                    Ok(reply) => reply,
-                    Err(PostError::NoEndpoint) => return Err(ExactOutcome::Unsupported),
-                    Err(PostError::Failed(reason)) => return Err(failed(reason, is_generated)),
-                },
+                ExactStep::Request(body) => {
+                    match Box::pin(self.post_json(server, &body, lease)).await {
+                        Ok(reply) => reply,
+                        Err(PostError::NoEndpoint) => return Err(ExactOutcome::Unsupported),
+                        Err(PostError::Failed(reason)) => return Err(failed(reason, is_generated)),
+                    }
+                }
                 ExactStep::Generate(body) => match self.exchange(at, &body, lease).await {
                     Ok(UpstreamReply::Full(reply)) => {
                         is_generated = true;
+                        let leased = self.app.lease_values(&reply, lease, self.deadline).await;
+                        if let Err(error) = leased {
+                            return Ok(Err(error.into()));
+                        }
                         serde_json::from_slice(&reply)
                             .map_err(|error| failed(format!("invalid JSON: {error}"), true))?
                     }
@@ -162,6 +167,7 @@ impl UpstreamRequest {
         &self,
         server: &RegisteredServer,
         body: &UpstreamBody,
+        lease: &mut ByteLease,
     ) -> Result<Value, PostError> {
         let path = body.path;
         let failed = |reason: String| PostError::Failed(format!("{path}: {reason}"));
@@ -178,15 +184,18 @@ impl UpstreamRequest {
             self.app.exact_support.set_missing(server.id);
             return Err(PostError::NoEndpoint);
         }
-        let reply = read_limited(response, MAX_REPLY_BYTES).await;
-        let reply = reply.map_err(|error| match error {
-            ReadError::Broken(error) => failed(failure_reason(error)),
-            ReadError::TooLarge => failed(format!("more than {MAX_REPLY_BYTES} bytes")),
+        let (app, by) = (&self.app, self.deadline);
+        let reply = app.read_response(response, lease, by).await;
+        let reply = reply.map_err(|failure| match failure {
+            ReadFailure::Broken(error) => failed(failure_reason(error)),
+            ReadFailure::Refused(error) => failed(error.to_string()),
         })?;
         if !status.is_success() {
             let shown: String = String::from_utf8_lossy(&reply).chars().take(200).collect();
             return Err(failed(format!("{status}: {shown}")));
         }
+        let leased = app.lease_values(&reply, lease, by).await;
+        leased.map_err(|error| failed(error.to_string()))?;
         serde_json::from_slice(&reply).map_err(|error| failed(format!("invalid JSON: {error}")))
     }
 }

@@ -6,9 +6,10 @@ use std::time::Duration;
 use futures_util::{StreamExt as _, stream};
 use rollway_model_api::CallError;
 use rollway_model_api::server_api::server_api;
+use tokio::time::{Instant, timeout_at};
 
+use super::server_reply::{LookupError, ServerLookups};
 use super::state::GatewayState;
-use super::upstream::look_up;
 use crate::models::RouteNeeds;
 
 const CONCURRENT_REQUESTS: usize = 16;
@@ -28,10 +29,13 @@ pub(crate) async fn token_texts(
     let permit = app.models.pick(RouteNeeds::default()).await?;
     let server = permit.server();
     let (api, model) = (server_api(server.spec.engine), permit.server_model());
+    let by = Instant::now() + TIMEOUT;
+    let lookups = ServerLookups { app, server, run: None, by };
     let text = async |token: i32| {
         let (request, field) = api.detokenize(token, model)?;
-        let reply = look_up(server, &request).await;
-        let reply = reply.inspect_err(|error| tracing::debug!(%error, token, "no text")).ok()?;
+        let reply = lookups.send(&request).await;
+        let failed = |error: &LookupError| tracing::debug!(?error, token, "no text");
+        let (reply, _lease) = reply.inspect_err(failed).ok()?;
         Some((token, reply.get(field)?.as_str()?.to_owned()))
     };
     let mut texts = HashMap::new();
@@ -42,7 +46,7 @@ pub(crate) async fn token_texts(
             texts.insert(token, text);
         }
     };
-    let _ = tokio::time::timeout(TIMEOUT, collect).await;
+    let _ = timeout_at(by, collect).await;
     drop(replies);
     Ok(texts)
 }

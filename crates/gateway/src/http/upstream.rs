@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::http::HeaderValue;
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use reqwest::header::{ACCEPT, CONTENT_TYPE, RETRY_AFTER};
 use reqwest::{Response, StatusCode};
 use rollway_base::ServerKind;
-use rollway_model_api::server_api::{LookupStep, PromptLookup, RecordedPrefix, server_api};
+use rollway_model_api::server_api::{RecordedPrefix, server_api};
 use rollway_model_api::{
     CallError, CallKind, ClientApi, ErrorKind, ModelCall, ResponseParseError, ResponseParser,
     UpstreamBody, openai_error,
@@ -19,16 +19,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::byte_budget::ByteLease;
 use super::observed_call::ObservedCall;
-use super::refusal::RefusalReason;
+use super::server_reply::{ReadFailure, ServerLookups};
 use super::state::GatewayState;
 use crate::keys::RunRef;
-use crate::models::{
-    ReadError, RegisteredServer, RouteNeeds, ServerId, ServerPermit, failure_reason, read_limited,
-};
+use crate::models::{RouteNeeds, ServerId, ServerPermit, failure_reason, read_limited};
 
-const MAX_ERROR_BYTES: usize = 256 << 10;
-
-const MAX_LOOKUP_BYTES: usize = 64 << 20;
+pub(super) const MAX_ERROR_BYTES: usize = 256 << 10;
 
 const ABORT_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -121,18 +117,6 @@ impl<T: Into<UpstreamFailure>> From<T> for ServerFailure {
     }
 }
 
-/// Failure of a full response.
-enum ReadFailure {
-    Broken(reqwest::Error),
-    Refused(CallError),
-}
-
-impl From<CallError> for ReadFailure {
-    fn from(error: CallError) -> Self {
-        Self::Refused(error)
-    }
-}
-
 impl UpstreamRequest {
     /// Waits within the deadline of the call and the lifetime of its run.
     pub(super) async fn within<T>(&self, future: impl Future<Output = T>) -> Result<T, CallError> {
@@ -218,7 +202,11 @@ impl UpstreamRequest {
         let permit = guard.permit();
         let prompt = async {
             match self.is_recorded.then(|| api.prompt_lookup(&self.call)).flatten() {
-                Some(lookup) => prompt_tokens(permit.server(), lookup).await.map(Some),
+                Some(lookup) => {
+                    let (app, server) = (&*self.app, permit.server());
+                    let lookups = ServerLookups { app, server, run: self.run, by: self.deadline };
+                    Box::pin(lookups.prompt_tokens(lookup)).await.map(Some)
+                }
                 None => Ok(None),
             }
         };
@@ -244,7 +232,7 @@ impl UpstreamRequest {
                 return Err(failure);
             }
         };
-        if let Some(tokens) = prompt.map_err(UpstreamFailure::Unrecordable)? {
+        if let Some(tokens) = prompt.map_err(UpstreamFailure::from)? {
             parser.set_prompt(tokens);
         }
         Ok(UpstreamResponse { guard, reply, parser, lease, upstream: Duration::ZERO })
@@ -272,7 +260,7 @@ impl UpstreamRequest {
         if body.stream {
             return Ok(UpstreamReply::Events(response));
         }
-        match self.read(response, lease).await {
+        match self.read(at, response, lease).await {
             Ok(body) => Ok(UpstreamReply::Full(body)),
             // Nothing was forwarded yet, so that another server can answer.
             Err(ReadFailure::Broken(error)) => Err(unreached(error)),
@@ -280,26 +268,21 @@ impl UpstreamRequest {
         }
     }
 
+    /// Reads a full response.
     async fn read(
         &self,
-        mut response: Response,
+        at: &UpstreamGuard,
+        response: Response,
         lease: &mut ByteLease,
     ) -> Result<Bytes, ReadFailure> {
-        let limit = self.app.options.limits.response_body_bytes;
-        let mut body = BytesMut::new();
-        while let Some(chunk) = response.chunk().await.map_err(ReadFailure::Broken)? {
-            if body.len() + chunk.len() > limit {
-                let message = format!("the response has more than the limit of {limit} bytes");
-                let error = CallError::new(ErrorKind::Upstream, message);
-                let error = self.app.refuse(RefusalReason::ResponseBytes, error);
-                return Err(ReadFailure::Refused(error));
-            }
-            self.lease_response(lease, body.len() + chunk.len()).await?;
-            body.extend_from_slice(&chunk);
+        let (app, by) = (&self.app, self.deadline);
+        let body = app.read_response(response, lease, by).await?;
+        if server_api(at.permit().server().spec.engine).parses_values() {
+            app.lease_values(&body, lease, by).await?;
         }
         // As received, and as parsed and rendered for the client.
         self.lease_response(lease, 2 * body.len()).await?;
-        Ok(body.freeze())
+        Ok(body)
     }
 
     /// Reserves memory for a response. The server waits meanwhile.
@@ -308,8 +291,7 @@ impl UpstreamRequest {
         lease: &mut ByteLease,
         bytes: usize,
     ) -> Result<(), CallError> {
-        let granted = lease.grow_to(bytes as u64, self.deadline).await;
-        granted.map_err(|refusal| self.app.over_budget(RefusalReason::ResponseBytes, refusal))
+        self.app.lease_response(lease, bytes as u64, self.deadline).await
     }
 
     async fn post(&self, at: &UpstreamGuard, body: &UpstreamBody) -> reqwest::Result<Response> {
@@ -445,45 +427,4 @@ async fn abort(permit: &ServerPermit, body: &UpstreamBody) {
         let reason = failure_reason(error);
         tracing::debug!(server = server.id.0, reason, "cannot abort a request");
     }
-}
-
-/// Finds out the token ids of a prompt by the requests of a lookup.
-pub(super) async fn prompt_tokens(
-    server: &RegisteredServer,
-    mut lookup: Box<dyn PromptLookup>,
-) -> Result<Vec<i32>, ResponseParseError> {
-    let mut step = lookup.start()?;
-    loop {
-        step = match step {
-            LookupStep::Request(request) => lookup.reply(&look_up(server, &request).await?)?,
-            LookupStep::Tokens(tokens) => return Ok(tokens),
-        };
-    }
-}
-
-pub(super) async fn look_up(
-    server: &RegisteredServer,
-    request: &UpstreamBody,
-) -> Result<Value, ResponseParseError> {
-    let (root, path) = (&server.spec.url, request.path);
-    let id = server.id.0;
-    let failed = |error: reqwest::Error| {
-        let reason = failure_reason(error);
-        ResponseParseError(format!("server {id}: no response from {path}: {reason}"))
-    };
-    let wrong =
-        |reply: &str| ResponseParseError(format!("server {id}: {path} responded with {reply}"));
-    let post = server.client.post(format!("{root}{path}")).header(CONTENT_TYPE, "application/json");
-    let response = post.body(request.body.to_string()).send().await.map_err(failed)?;
-    let status = response.status();
-    let bytes = read_limited(response, MAX_LOOKUP_BYTES).await.map_err(|error| match error {
-        ReadError::Broken(error) => failed(error),
-        ReadError::TooLarge => wrong(&format!("more than {MAX_LOOKUP_BYTES} bytes")),
-    })?;
-    let reply: Value =
-        serde_json::from_slice(&bytes).map_err(|error| wrong(&format!("invalid JSON: {error}")))?;
-    if status.is_success() {
-        return Ok(reply);
-    }
-    Err(wrong(&reply.to_string().chars().take(200).collect::<String>()))
 }

@@ -383,3 +383,25 @@ async fn messages_that_are_stored_with_every_choice_count() {
     assert_eq!(refusals(&world, "request_bytes").await, 1.0);
     assert_eq!(world.open(1).send(&call).await.status(), 200, "a run shares its messages");
 }
+
+#[tokio::test]
+async fn replies_beside_calls_count_as_responses() {
+    let world = world(|limits| {
+        limits.response_bytes = ByteLimits { total: 1 << 20, per_run: 100_000 };
+    })
+    .await;
+    let run = world.open(1);
+    let post =
+        async |path: &str, body: Value| read(run.post(path, &body).send().await.unwrap()).await;
+    for (length, expected) in [(10, 200), (40_000, 413)] {
+        let input = "x".repeat(length);
+        // A token takes 64 bytes once it is parsed.
+        let (status, body) = post("/v1/messages/count_tokens", says(&input)).await;
+        assert_eq!(status, expected, "{body}");
+        let embeddings = json!({ "model": MODEL, "input": vec!["x"; length / 10] });
+        let (status, body) = post("/v1/embeddings", embeddings).await;
+        assert_eq!(status, expected, "{body}");
+    }
+    assert_eq!(refusals(&world, "response_bytes").await, 2.0);
+    assert_eq!(held(&world, "responses").await, 0.0);
+}

@@ -84,6 +84,10 @@ impl ServerApi for LlamaCppApi {
         })
     }
 
+    fn parses_values(&self) -> bool {
+        true
+    }
+
     fn prompt_lookup(&self, call: &ModelCall) -> Option<Box<dyn PromptLookup>> {
         Some(Box::new(LlamaPromptLookup::new(call)))
     }
