@@ -57,7 +57,7 @@ pub(super) async fn update_server(
         ServerUpdateOutcome::Updated | ServerUpdateOutcome::AlreadyCurrent => {
             tracing::debug!(url, version, ?outcome, "update of a server ended");
         }
-        _ => tracing::info!(url, version, ?outcome, "update of a server ended"),
+        _ => tracing::warn!(url, version, ?outcome, "update of a server failed"),
     }
     ServerUpdateReport { id, url, outcome, took, in_flight, aborted }
 }
