@@ -18,6 +18,7 @@ use self::prompt::LlamaPromptLookup;
 use self::token_check::TokenCheck;
 use super::chunk_parser::{StripPlan, forward, outgoing};
 use super::json_fields::JsonFields;
+use super::response_builder::MAX_LOGPROB;
 use super::synthesize_stream::make_events;
 use super::{
     LoadMetrics, PromptLookup, ResponseParseError, ResponseParser, ServerApi, TokenSource,
@@ -297,6 +298,9 @@ fn read(entries: &[Value]) -> Result<(Vec<i32>, Vec<f32>), ResponseParseError> {
             )
         })?);
         let logprob = entry.get("logprob").and_then(Value::as_f64).map(|number| number as f32);
+        if let Some(logprob) = logprob.filter(|logprob| *logprob > MAX_LOGPROB) {
+            return Err(ResponseParseError(format!("a log-probability is {logprob}, above 0")));
+        }
         // Probabilities rounded to zero have the lowest float.
         logprobs.push(
             logprob.filter(|number| number.is_finite() && *number > f32::MIN).ok_or_else(|| {

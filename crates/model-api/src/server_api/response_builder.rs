@@ -25,7 +25,7 @@ pub(super) struct ChoiceDelta {
 }
 
 /// Maximum log-probability: 0, with room for rounding.
-const MAX_LOGPROB: f32 = 0.01;
+pub(super) const MAX_LOGPROB: f32 = 0.01;
 
 impl ChoiceDelta {
     /// Memory of what is kept of it.

@@ -156,6 +156,14 @@ fn a_prompt_of_another_length_is_not_recorded() {
     assert!(reason.contains("77 tokens"), "{reason}");
 }
 
+#[test]
+fn a_log_probability_above_zero_is_not_recorded() {
+    let mut body = answer(&[b"abc"], true);
+    body["choices"][0]["logprobs"]["content"][1]["logprob"] = json!(0.5);
+    let reason = read(&chat(json!({})), &body).1.expect_err("it is no probability").0;
+    assert!(reason.contains("0.5, above 0"), "{reason}");
+}
+
 /// Mostly letters, and bytes that begin, continue or break characters.
 fn token() -> impl Strategy<Value = u8> {
     prop_oneof![
