@@ -7,10 +7,11 @@ use futures_util::stream;
 use rollway_gateway::gateway::{GatewayLimits, GatewayOptions, RunBudget};
 use rollway_mock_server::{MockFault, MockServerOptions};
 use rollway_net::ListenerLimits;
+use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use super::help::{ADMIN, World, events, options, says, streams};
+use super::help::{ADMIN, MODEL, World, events, options, says, streams};
 
 fn limited(limits: GatewayLimits) -> GatewayOptions {
     GatewayOptions { limits, ..options() }
@@ -166,6 +167,74 @@ async fn calls_beyond_the_budget_get_a_final_message() {
     let tokens = |name: &str| usage[name].as_u64().unwrap();
     assert!(tokens("prompt_tokens") > 0 && tokens("completion_tokens") > 0, "{usage}");
     assert_eq!(world.open(2).send(&says("another run")).await.status(), 200);
+}
+
+#[tokio::test]
+async fn the_final_message_has_the_form_of_each_api() {
+    let budget = RunBudget { model_calls: Some(0), ..RunBudget::default() };
+    let options = GatewayOptions { budget, ..options() };
+    let world = World::with(options, vec![MockServerOptions::default()]).await;
+    let run = world.open(1);
+    let post = async |path: &str, body: serde_json::Value| {
+        let response = run.post(path, &body).send().await.unwrap();
+        assert_eq!(response.status(), 200);
+        response.text().await.unwrap()
+    };
+    let parse = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
+    let is_final =
+        |text: &serde_json::Value| text.as_str().unwrap().contains("model_calls: 0 of 0");
+
+    let mut call = json!({ "model": MODEL, "input": "x" });
+    let full = parse(&post("/v1/responses", call.clone()).await);
+    assert_eq!(
+        (&full["status"], &full["output"][0]["type"]),
+        (&json!("completed"), &json!("message"))
+    );
+    assert!(is_final(&full["output"][0]["content"][0]["text"]), "{full}");
+    call["stream"] = json!(true);
+    let events = named_events(&post("/v1/responses", call).await);
+    let (name, last) = events.last().unwrap();
+    assert_eq!((events[0].0.as_str(), name.as_str()), ("response.created", "response.completed"));
+    assert!(is_final(&last["response"]["output"][0]["content"][0]["text"]), "{last}");
+
+    let mut call = says("x");
+    call["max_tokens"] = json!(5);
+    let full = parse(&post("/v1/messages", call.clone()).await);
+    assert_eq!((&full["type"], &full["stop_reason"]), (&json!("message"), &json!("end_turn")));
+    assert!(is_final(&full["content"][0]["text"]), "{full}");
+    call["stream"] = json!(true);
+    let events = named_events(&post("/v1/messages", call).await);
+    let names: Vec<&str> = events.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!((names[0], *names.last().unwrap()), ("message_start", "message_stop"));
+    assert!(names.contains(&"content_block_stop"), "{names:?}");
+    let delta = events.iter().find(|(name, _)| name == "message_delta").unwrap();
+    assert_eq!(delta.1["delta"]["stop_reason"], "end_turn");
+    assert_eq!(world.control().counts().requests, 0);
+}
+
+/// Returns the names and data of the events of a stream.
+fn named_events(text: &str) -> Vec<(String, serde_json::Value)> {
+    let events = text.split("\n\n").filter(|event| !event.is_empty());
+    let parse = |event: &str| {
+        let (name, data) = event.strip_prefix("event: ")?.split_once("\ndata: ")?;
+        Some((name.to_owned(), serde_json::from_str(data).ok()?))
+    };
+    events.map(|event| parse(event).unwrap_or_else(|| panic!("no event: {event}"))).collect()
+}
+
+#[tokio::test]
+async fn prompts_have_a_budget() {
+    let budget = RunBudget { prompt_tokens: Some(1), ..RunBudget::default() };
+    let options = GatewayOptions { budget, ..options() };
+    let world = World::with(options, vec![MockServerOptions::default()]).await;
+    let run = world.open(1);
+    assert_eq!(run.send(&says("the first call may exceed it")).await.status(), 200);
+    let used = run.usage().await["prompt_tokens"].as_u64().unwrap();
+    let (status, body) = run.call(&says("second")).await;
+    let text = body["choices"][0]["message"]["content"].as_str().unwrap();
+    assert!(status == 200 && text.contains(&format!("prompt_tokens: {used} of 1")), "{text}");
+    assert_eq!(run.usage().await["exhausted"], "prompt_tokens");
+    assert_eq!(world.control().counts().requests, 1);
 }
 
 #[tokio::test]
