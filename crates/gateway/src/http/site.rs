@@ -34,8 +34,8 @@ pub(super) fn check(listen: &str, headers: &HeaderMap) -> Result<(), CallError> 
     Ok(())
 }
 
-/// Checks that the end of the body is unambiguous. If the request has a `Content-Length` too, it is
-/// ignored and the connection is closed after the response.
+/// Checks that the end of the body is unambiguous. The listener has refused requests that have a
+/// `Content-Length` too.
 pub(super) fn check_framing(headers: &HeaderMap) -> Result<(), CallError> {
     let mut encodings = headers.get_all(TRANSFER_ENCODING).iter();
     match (encodings.next(), encodings.next()) {
