@@ -80,7 +80,7 @@ pub struct RegisteredServer {
     pub id: ServerId,
     pub spec: ServerSpec,
     pub client: reqwest::Client,
-    /// Client of control requests, with a connection for each.
+    /// Client of requests that change the server, with a connection for each.
     control: reqwest::Client,
 }
 

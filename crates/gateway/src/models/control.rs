@@ -153,8 +153,9 @@ pub(super) async fn version(
 ) -> Result<ServerVersion, ControlError> {
     let api = server_api(server.spec.engine);
     for path in api.version_paths() {
-        match request(server, Method::GET, path, None, timeout).await {
+        match read(server, path, timeout).await {
             Ok(reply) => {
+                let reply = serde_json::from_slice(&reply).unwrap_or_default();
                 if let Some(name) = api.version_name(&reply) {
                     return Ok(ServerVersion::parse(name));
                 }
@@ -278,6 +279,25 @@ async fn post(
     Ok(())
 }
 
+/// Returns the reply to a request that changes nothing. It is sent on a connection of model calls,
+/// which the server may be about to close: a request that fails there is repeated on a connection
+/// of its own.
+async fn read(
+    server: &RegisteredServer,
+    path: &str,
+    timeout: Duration,
+) -> Result<Bytes, ControlError> {
+    let deadline = Instant::now() + timeout;
+    let reply = send(&server.client, server, Method::GET, path, None, timeout).await;
+    let rest = deadline.saturating_duration_since(Instant::now());
+    match reply {
+        Err(error) if error.kind == FailureExtent::Failed && !rest.is_zero() => {
+            bytes(server, Method::GET, path, None, rest).await
+        }
+        reply => reply,
+    }
+}
+
 /// Sends a request and returns the JSON of the reply; null without any.
 async fn request(
     server: &RegisteredServer,
@@ -290,8 +310,19 @@ async fn request(
     Ok(serde_json::from_slice(&bytes).unwrap_or(Value::Null))
 }
 
-/// Sends a request and returns the body of a successful reply.
+/// Sends a request on a connection of its own and returns the body of a successful reply.
 async fn bytes(
+    server: &RegisteredServer,
+    method: Method,
+    path: &str,
+    body: Option<&Value>,
+    timeout: Duration,
+) -> Result<Bytes, ControlError> {
+    send(&server.control, server, method, path, body, timeout).await
+}
+
+async fn send(
+    client: &reqwest::Client,
     server: &RegisteredServer,
     method: Method,
     path: &str,
@@ -300,7 +331,7 @@ async fn bytes(
 ) -> Result<Bytes, ControlError> {
     let url = format!("{}{path}", server.spec.url);
     let endpoint = path.split('?').next().unwrap_or(path);
-    let mut request = server.control.request(method, url).timeout(timeout);
+    let mut request = client.request(method, url).timeout(timeout);
     if let Some(body) = body {
         let header = reqwest::header::CONTENT_TYPE;
         request = request.header(header, "application/json").body(body.to_string());

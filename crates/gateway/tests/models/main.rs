@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a helper of a test may fail it")]
 
 mod changed_outside;
+mod connections;
 mod failed_updates;
 mod fleet;
 mod load;
