@@ -94,11 +94,18 @@ def publish_weights(
         _send(_open(target, secret, timeout), weights, version)
         return chosen
     if chosen in _TRANSFERS:
+        connections: list[Any] = []
+
         def opened() -> Any:
-            return _open(target, secret, timeout)
+            connections.append(_open(target, secret, timeout))
+            return connections[0]
 
         if _transfer(opened, weights, version, chosen, transfer_timeout):
             return chosen
+        folder = _write(target, weights, version)
+        for inner in connections:
+            _announce(inner, version, folder)
+        return "checkpoint"
     # Weights in a folder are found even if no synchronizer runs.
     _write(target, weights, version)
     return "checkpoint"
@@ -281,6 +288,14 @@ def _transfer(
         )
         return False
     return True
+
+
+def _announce(inner: Any, version: int, folder: str) -> None:
+    """Tells the synchronizer the folder of weights that it knows as being sent."""
+    try:
+        _wait("publish", lambda: inner.publish_folder(version, folder))
+    except SynchronizerError as error:
+        _LOG.warning("the synchronizer is not told of weights of version %d: %s", version, error)
 
 
 def _wait(name: str, begin: Callable[[], Any]) -> Any:
