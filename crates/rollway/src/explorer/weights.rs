@@ -125,17 +125,17 @@ pub(super) async fn close(handles: &ExplorerHandles, step: u64, have: u64) -> Sy
     // Only the last version is enough. A trainer that has not joined does not say which one it is.
     let at_least =
         if handles.join_timeout(have, true).await.is_some() { have + 1 } else { u64::MAX };
-    let request = SyncRequest { step, have, at_least, demand: true, is_last: true };
+    let mut request = SyncRequest { step, have, at_least, demand: true, is_last: true };
     let (began, mut newest) = (Instant::now(), have);
     loop {
-        let (waited, _) = handles.wait(&request).await?;
+        let waited = handles.wait_for_end(&mut request).await?;
         // The trainer may still make progress, or other explorers may still feed it.
         if matches!(waited, WeightWaitResult::TimedOut(_))
             && handles.is_progressing(&mut newest).await
         {
             continue;
         }
-        let request = SyncRequest { at_least: have + 1, ..request };
+        let request = SyncRequest { at_least: request.have + 1, ..request };
         return handles.load_after_wait(waited, &request, began.elapsed()).await;
     }
 }
@@ -191,6 +191,38 @@ impl ExplorerHandles {
                 self.continue_without_trainer();
                 return Ok((WeightWaitResult::NothingNew, began.elapsed()));
             }
+        }
+    }
+
+    /// Waits for the last weights of the trainer. It does not end while it sends others: these are
+    /// received meanwhile.
+    async fn wait_for_end(&self, request: &mut SyncRequest) -> Result<WeightWaitResult> {
+        let wanted = *request;
+        let waiting = self.wait(&wanted);
+        tokio::pin!(waiting);
+        loop {
+            tokio::select! {
+                waited = &mut waiting => return Ok(waited?.0),
+                sent = self.sent_after(request.have), if wanted.at_least == u64::MAX => {
+                    request.have = self.load_or_newer(sent).await?.0;
+                }
+            }
+        }
+    }
+
+    /// Waits until the trainer sends weights that are newer than a version.
+    async fn sent_after(&self, version: u64) -> PublishedWeights {
+        loop {
+            let newest = match &self.synchronizer {
+                Some(synchronizer) => synchronizer.newest().await,
+                None => None,
+            };
+            let is_sent =
+                |it: &PublishedWeights| it.version > version && it.location.is_sent_once();
+            if let Some(sent) = newest.filter(is_sent) {
+                return sent;
+            }
+            tokio::time::sleep(LOAD_PAUSES.0).await;
         }
     }
 

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use rollway::explorer::{ExplorerError, JobEvent, JobWait, WaitReason};
+use rollway::synchronizer::{ServerFleet, Synchronizer, WeightLocation};
 use rollway_base::ServerKind;
+use rollway_core::sync::TransferGroup;
 use rollway_mock_server::{MockServer, MockServerOptions};
 
 use crate::world::{EventLog, Trainer, World};
@@ -107,5 +109,50 @@ async fn a_server_that_restarts_after_a_resume_has_the_weights_of_the_job() {
     let updated = control.wait_for(|counts| counts.updates == 1);
     tokio::time::timeout(Duration::from_secs(60), updated).await.unwrap();
     assert_eq!(control.version(), 2);
+    explorer.shutdown().await.unwrap();
+}
+
+/// Sends weights over a group, and waits until the servers have them.
+async fn send(synchronizer: &Synchronizer, version: u64) {
+    let group = TransferGroup {
+        master_address: "127.0.0.1".to_owned(),
+        master_port: 29_500,
+        world_size: 2,
+        ranks_per_server: 1,
+        name: "weights".to_owned(),
+        backend: "gloo".to_owned(),
+        join: true,
+        tensors: Vec::new(),
+    };
+    synchronizer.publish(version, WeightLocation::Group(group).into()).await.unwrap();
+    let has_it = |fleet: &Option<ServerFleet>| {
+        fleet.as_ref().is_some_and(|fleet| fleet.version == Some(version))
+    };
+    while !synchronizer.view().await.explorers.iter().all(|explorer| has_it(&explorer.servers)) {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn weights_that_a_trainer_sends_after_the_last_step_are_received() {
+    let world = World::new();
+    let server = MockServer::start(MockServerOptions::new(ServerKind::Vllm)).unwrap();
+    let seen = EventLog::default();
+    let mut explorer = world.prepare(&[&model(&server)], &seen).await;
+    let synchronizer = explorer.synchronizer().unwrap().clone();
+    let membership = synchronizer.join_trainer("trainer").await.unwrap();
+    let events = seen.clone();
+    let trainer = tokio::spawn(async move {
+        // It trains longer than the explorer explores.
+        for version in 1..=5 {
+            events.until(&format!("done {}", version.min(4))).await;
+            send(&synchronizer, version).await;
+        }
+        membership.done().await.unwrap();
+    });
+    let explored = explorer.explore().await.unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!((explored.steps, explored.version), (4, 5));
+    assert_eq!(server.control().version(), 5);
+    trainer.await.unwrap();
     explorer.shutdown().await.unwrap();
 }
