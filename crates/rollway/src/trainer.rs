@@ -52,6 +52,8 @@ pub enum TrainerError {
 pub struct TrainerSummary {
     /// The last train step. `None`: unknown.
     pub steps: Option<u64>,
+    /// Experiences consumed since the first start of the job. `None`: unknown.
+    pub experiences: Option<u64>,
 }
 
 /// A running trainer. Dropping it stops the embedded trainer and kills a program.

@@ -77,6 +77,20 @@ impl JobOutcome {
             summary.last_eval = mean(&counts.last_eval).or(summary.last_eval);
         }
     }
+
+    /// Returns a warning about a trainer that consumed fewer experiences than were delivered.
+    /// `None`: it consumed all, or the number is unknown.
+    pub(super) fn untrained(&self) -> Option<String> {
+        let explored = self.explored.as_ref().filter(|_| !self.stopped)?;
+        let delivered = explored.counts.experiences_delivered;
+        let trained = self.trained?.experiences.filter(|trained| *trained < delivered)?;
+        let missing = delivered - trained;
+        Some(format!(
+            "{missing} of {delivered} delivered experiences were not trained on; either \
+             `trainer.total_steps` ended the training before them, or the buffer has lost them: \
+             see its messages in the log"
+        ))
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -356,4 +370,27 @@ fn stopped() -> JobOutcome {
 
 fn stop_timed_out(component: &'static str) -> JobError {
     JobError::StopTimedOut { component, seconds: SHUTDOWN_TIMEOUT.as_secs_f64() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::explorer::JobCounts;
+
+    #[test]
+    fn experiences_that_were_not_trained_on_are_reported() {
+        let outcome = |delivered, experiences, stopped| {
+            let counts = JobCounts { experiences_delivered: delivered, ..Default::default() };
+            let explored = Some(ExploreSummary { counts, ..ExploreSummary::default() });
+            let trained = Some(TrainerSummary { steps: Some(3), experiences });
+            JobOutcome { explored, trained, stopped }
+        };
+        let warning = outcome(512, Some(480), false).untrained().unwrap();
+        assert!(warning.starts_with("32 of 512 delivered experiences"), "{warning}");
+        assert_eq!(outcome(512, Some(512), false).untrained(), None);
+        // Experiences of replayed buffers are consumed several times.
+        assert_eq!(outcome(512, Some(1024), false).untrained(), None);
+        assert_eq!(outcome(512, None, false).untrained(), None);
+        assert_eq!(outcome(512, Some(480), true).untrained(), None, "the next start continues");
+    }
 }

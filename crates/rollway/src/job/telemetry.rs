@@ -137,6 +137,9 @@ impl JobTelemetry {
         }
         let ended = ended?;
         let summary = self.recorder.update(|summary| ended.update(summary));
+        if let Some(warning) = ended.untrained() {
+            tracing::warn!("{warning}");
+        }
         match ended.missing_result(&summary) {
             Some(reason) => {
                 Err(JobError::NoResult { reason, hint: next_attempt(summary.mode, &self.name) })

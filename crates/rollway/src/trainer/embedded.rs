@@ -76,7 +76,7 @@ pub(super) async fn run(
         }
     };
     let summary = ended.map_err(|error| TrainerError::Broken(error.to_string()))??;
-    Ok(TrainerSummary { steps: Some(summary.steps) })
+    Ok(TrainerSummary { steps: Some(summary.steps), experiences: summary.consumed })
 }
 
 /// Turns idle times of a trainer into waits, until the trainer ends.

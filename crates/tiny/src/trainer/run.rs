@@ -52,8 +52,17 @@ pub struct TinyTrainerSummary {
     pub experiences: u64,
     /// Skipped by the buffer as too old.
     pub stale: u64,
+    /// Trained, skipped or stale since the first start. `None`: unknown, an earlier release
+    /// began.
+    pub consumed: Option<u64>,
     /// The buffer is finished.
     pub is_finished: bool,
+}
+
+impl TinyTrainerSummary {
+    fn consume(&mut self, experiences: u64) {
+        self.consumed = self.consumed.map(|consumed| consumed + experiences);
+    }
 }
 
 impl TinyTrainer {
@@ -163,22 +172,22 @@ impl<'a> TrainerRun<'a> {
     ) -> Result<Self, TinyTrainerError> {
         fs::create_dir_all(&options.folder).map_err(failed(&options.folder))?;
         let state = TrainerStateFile::new(&options.folder, &options.name);
-        let (step, trainer) = match state.load()? {
+        let (step, consumed, trainer) = match state.load()? {
             Some((meta, trainer)) => {
                 let step = meta.latest_iteration;
                 let sought = reader.seek(&meta.position);
                 sought.map_err(|source| TinyTrainerError::Position { step, source })?;
-                (step, trainer)
+                (step, meta.consumed, trainer)
             }
             None => {
                 let trainer = ModelTrainer::new(start);
                 // From now on a restart resumes.
-                state.save(0, &reader.position(), &trainer)?;
-                (0, trainer)
+                state.save((0, &reader.position()), Some(0), &trainer)?;
+                (0, Some(0), trainer)
             }
         };
         let mut run = Self {
-            summary: TinyTrainerSummary { steps: step, ..TinyTrainerSummary::default() },
+            summary: TinyTrainerSummary { steps: step, consumed, ..TinyTrainerSummary::default() },
             position: reader.position(),
             published: publisher.newest()?,
             reported: None,
@@ -269,6 +278,7 @@ impl<'a> TrainerRun<'a> {
             let more = self.reader.read(&request)?;
             samples.extend(more.samples);
             self.summary.stale += more.stale as u64;
+            self.summary.consume(more.stale as u64);
             if more.end != ReadEnd::TimedOut {
                 return Ok(Some((samples, more.end)));
             }
@@ -307,6 +317,7 @@ impl<'a> TrainerRun<'a> {
         metrics.step = self.step;
         self.summary.steps = self.step;
         self.summary.experiences += metrics.experiences;
+        self.summary.consume(metrics.experiences);
         let is_published = self.is_due() || self.is_demanded();
         if self.step - self.saved >= self.options.save_interval || is_published || self.is_full() {
             // Published weights must not be trained again differently.
@@ -320,7 +331,8 @@ impl<'a> TrainerRun<'a> {
 
     fn save(&mut self) -> Result<(), TinyTrainerError> {
         if self.saved < self.step {
-            self.state.save(self.step, &self.position, &self.trainer)?;
+            let at = (self.step, &*self.position);
+            self.state.save(at, self.summary.consumed, &self.trainer)?;
             self.saved = self.step;
         }
         Ok(())

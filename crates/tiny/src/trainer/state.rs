@@ -25,6 +25,10 @@ pub(super) struct Meta {
     pub(super) latest_iteration: u64,
     /// Position of the reader after that step.
     pub(super) position: String,
+    /// Experiences that were trained, skipped or stale up to that step. `None`: an earlier release
+    /// did not count them.
+    #[serde(default)]
+    pub(super) consumed: Option<u64>,
     /// File of model and optimizer.
     file: String,
     /// SHA-256 of the file. Files of earlier releases have none.
@@ -112,8 +116,8 @@ impl TrainerStateFile {
     /// Saves the state durably.
     pub(super) fn save(
         &self,
-        step: u64,
-        position: &str,
+        (step, position): (u64, &str),
+        consumed: Option<u64>,
         trainer: &ModelTrainer,
     ) -> Result<(), TinyTrainerError> {
         let file = format!("{}_state_{step}.safetensors", self.name);
@@ -122,7 +126,7 @@ impl TrainerStateFile {
         sync(&self.folder)?;
         let sha256 = Some(sha256(&fs::read(&path).map_err(failed(&path))?));
         let (latest_iteration, position) = (step, position.to_owned());
-        let meta = Meta { format: FORMAT, latest_iteration, position, file, sha256 };
+        let meta = Meta { format: FORMAT, latest_iteration, position, consumed, file, sha256 };
         let mut bytes = serde_json::to_vec_pretty(&meta).unwrap_or_default();
         bytes.push(b'\n');
         write_atomic(&self.meta(), &bytes)?;

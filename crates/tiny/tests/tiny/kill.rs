@@ -69,6 +69,7 @@ fn a_killed_trainer_ends_like_an_uninterrupted_one() {
     fill(alone.path());
     let summary = train(alone.path(), |_| {});
     assert_eq!((summary.steps, summary.experiences), (STEPS, STEPS * 4 * RUNS));
+    assert_eq!(summary.consumed, Some(STEPS * 4 * RUNS));
 
     let killed = tempfile::tempdir().unwrap();
     fill(killed.path());
