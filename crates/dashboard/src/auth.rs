@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 
 use axum::http::{HeaderMap, header};
 use rollway_base::Secret;
+use rollway_base::net::{host_of, is_loopback};
 
 /// Header that forms and simple requests of other sites cannot send.
 pub(super) const MARK: &str = "x-rollway";
@@ -36,22 +37,13 @@ impl DashboardAuth {
         Self { token, is_private, is_encrypted, cookie }
     }
 
-    pub(super) const fn is_private(&self) -> bool {
-        self.is_private
-    }
-
     /// Rejects host names that another site could point at this machine (DNS rebinding).
     pub(super) fn host(&self, headers: &HeaderMap) -> Result<(), AuthError> {
         if !self.is_private {
             return Ok(());
         }
         let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or("");
-        let name = match host.rsplit_once(':') {
-            Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
-            _ => host,
-        };
-        let is_ours = matches!(name, "localhost" | "127.0.0.1" | "[::1]");
-        if is_ours { Ok(()) } else { Err(AuthError::Host) }
+        if is_loopback(host_of(host)) { Ok(()) } else { Err(AuthError::Host) }
     }
 
     pub(super) fn is_token(&self, token: &str) -> bool {

@@ -188,9 +188,7 @@ async fn asset(Path(name): Path<String>, headers: HeaderMap) -> Response {
 }
 
 async fn metrics(State(shared): Shares, headers: HeaderMap) -> Reply {
-    if !shared.auth.is_private() {
-        shared.auth.token(&headers).map_err(unauthorized)?;
-    }
+    shared.auth.token(&headers).map_err(unauthorized)?;
     let missing = || error_response(StatusCode::NOT_FOUND, "metrics are disabled");
     let exporter = shared.metrics.as_ref().ok_or_else(missing)?;
     let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok());

@@ -241,7 +241,9 @@ async fn queries_are_limited_and_invalid_ones_are_errors() {
     assert_eq!(served.request("GET /api/runs/1/2/3", &[BEARER], "").await.0, 404);
     assert_eq!(served.request("GET /assets/nothing.js", &[], "").await.0, 404);
     let wants = "Accept: application/openmetrics-text; version=1.0.0";
-    let (status, head, _) = served.request("GET /metrics", &[wants], "").await;
+    let (status, _, _) = served.request("GET /metrics", &[wants], "").await;
+    assert_eq!(status, 401, "the metrics name servers and weights");
+    let (status, head, _) = served.request("GET /metrics", &[wants, BEARER], "").await;
     assert!(status == 200 && head.contains("openmetrics"), "{head}");
 }
 

@@ -132,6 +132,13 @@ async fn slow_connections_to_the_metrics() {
     let text = until_closed(stream).await;
     let line = "rollway_connections_closed_total{listener=\"metrics\",reason=\"header_timeout\"} 2";
     assert!(text.contains(line), "{text}");
+    // A name of another site that points at this machine.
+    let mut stream = connect(address).await;
+    let request = "GET /metrics HTTP/1.1\r\nHost: rebound.example\r\nConnection: close\r\n\r\n";
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let text = until_closed(stream).await;
+    assert!(text.starts_with("HTTP/1.1 403 "), "{text}");
+    assert!(!text.contains("rollway_connections"), "{text}");
 }
 
 #[tokio::test]
