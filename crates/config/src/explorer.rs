@@ -94,7 +94,8 @@ section! {
         /// Requires the agent key from clients of mode `serve`.
         pub authentication: bool = true,
         /// Permits mode `serve` without authentication on an address that other machines reach:
-        /// every client there can use the model and write experiences.
+        /// every client there can use the model and write experiences. Also permits
+        /// `monitor.prometheus` on such an address with `tls.mode: off`.
         pub allow_unauthenticated_network: bool,
         /// Environment variable that holds the agent key of mode `serve`. Absent: a random key,
         /// kept in a file in the job's folder.

@@ -58,6 +58,7 @@ pub(super) fn resolve(config: &Config) -> Result<ResolvedConfig, ConfigError> {
     check.cluster();
     check.monitors();
     check.tls();
+    check.metrics_listener();
     check.warnings.sort_by_key(|warning| SourceSpan::order(warning.span.as_ref()));
     if check.problems.is_empty() {
         Ok(ResolvedConfig { config: check.config, warnings: check.warnings })
