@@ -31,6 +31,10 @@ section! {
         /// Reward function of tasks that name none. Absent: that of `buffer.explorer_input`.
         pub default_reward_fn_type: Option<String>,
         pub data_selector: DataSelector,
+        /// Bytes of a page of a Parquet file, or of a batch of an Arrow file, after decompression.
+        /// Files with larger ones are refused: a small file could take all memory.
+        #[schemars(range(min = 1))]
+        pub max_unpacked_bytes: u64 = 1 << 30,
     }
 
     /// Names of the fields of a row.

@@ -22,6 +22,7 @@ use sha2::{Digest, Sha256};
 use self::cache::Cache;
 use self::discover::FileKind;
 pub(super) use self::field_names::FieldNames;
+use self::unpacked::UnpackedLimit;
 use super::{Fields, MAX_ROWS, Result, TasksetError, TasksetErrorKind as Kind};
 use rollway_config::Taskset;
 
@@ -70,6 +71,7 @@ impl Rows {
     pub(super) fn open(taskset: &Taskset) -> Result<Self> {
         let path = taskset.path.as_deref().unwrap_or_default();
         let (kind, files) = discover::files(path, &taskset.split, taskset.subset_name.as_deref())?;
+        let limit = UnpackedLimit(taskset.max_unpacked_bytes);
         let mut hash = Sha256::new();
         let mut rows = Self {
             shards: Vec::new(),
@@ -82,8 +84,8 @@ impl Rows {
         let scanned = match kind {
             FileKind::Csv => csv::open(&files)?,
             FileKind::Json => one_by_one(&files, json::open)?,
-            FileKind::Parquet => one_by_one(&files, parquet::open)?,
-            FileKind::Arrow => one_by_one(&files, arrow::open)?,
+            FileKind::Parquet => one_by_one(&files, |path| parquet::open(path, limit))?,
+            FileKind::Arrow => one_by_one(&files, |path| arrow::open(path, limit))?,
         };
         for mut scanned in scanned {
             hash.update(scanned.print);

@@ -16,7 +16,8 @@ use arrow_schema::{DataType, FieldRef, Schema, SchemaRef};
 
 use super::column_error::{ColumnFault, ColumnResult, catch_panics, keys, row};
 use super::file_handle::FileHandle;
-use super::{Cache, Scanned, Shard, locate, unpacked};
+use super::unpacked::UnpackedLimit;
+use super::{Cache, Scanned, Shard, locate};
 use crate::{Fields, Result};
 
 /// Magic of a file with a footer.
@@ -30,6 +31,7 @@ const TRAILER_BYTES: u64 = 10;
 
 struct Arrow {
     handle: FileHandle,
+    limit: UnpackedLimit,
     schema: SchemaRef,
     /// Cumulative row counts of the batches.
     ends: Vec<u64>,
@@ -49,20 +51,28 @@ struct IpcMessage {
     end: u64,
 }
 
-pub(super) fn open(path: &Path) -> Result<Scanned> {
+/// An open file during a scan.
+#[derive(Clone, Copy)]
+struct OpenArrow<'a> {
+    file: &'a File,
+    len: u64,
+    limit: UnpackedLimit,
+}
+
+pub(super) fn open(path: &Path, limit: UnpackedLimit) -> Result<Scanned> {
     let mut handle = FileHandle::open(path)?;
     let print = handle.print()?;
     let len = handle.len();
     let head = handle.read(0, len.min(MAGIC.len() as u64))?;
-    let file = handle.file()?;
+    let source = OpenArrow { file: handle.file()?, len, limit };
     let Walked { schema, ends, nulls, layout } = catch_panics(path, || match head == MAGIC {
-        true => walk_file(file, len),
-        false => ArrowWalk { file, len, at: 0 }.stream(),
+        true => walk_file(source),
+        false => ArrowWalk { source, at: 0 }.stream(),
     })?;
     let rows = ends.last().copied().unwrap_or(0);
     let present = |column: usize| rows.checked_sub(*nulls.get(column)?);
     let keys = keys(path, &schema, present)?;
-    let shard = Arrow { handle, schema, ends, layout };
+    let shard = Arrow { handle, limit, schema, ends, layout };
     Ok(Scanned { shard: Box::new(shard), keys, print })
 }
 
@@ -75,9 +85,9 @@ struct Walked {
     layout: ArrowLayout,
 }
 
-fn walk_file(file: &File, len: u64) -> ColumnResult<Walked> {
-    check_file(file, len)?;
-    let mut reader = FileReader::try_new_buffered(file.try_clone()?, None)?;
+fn walk_file(source: OpenArrow<'_>) -> ColumnResult<Walked> {
+    check_file(source)?;
+    let mut reader = FileReader::try_new_buffered(source.file.try_clone()?, None)?;
     let schema = reader.schema();
     let (mut ends, mut end) = (Vec::new(), 0);
     let mut nulls = vec![0; schema.fields().len()];
@@ -92,7 +102,8 @@ fn walk_file(file: &File, len: u64) -> ColumnResult<Walked> {
 }
 
 /// Checks the batches and dictionaries that the footer of a file names.
-fn check_file(file: &File, len: u64) -> ColumnResult<()> {
+fn check_file(source: OpenArrow<'_>) -> ColumnResult<()> {
+    let OpenArrow { file, len, .. } = source;
     let damaged = || column_fault("a length is beyond the end of the file");
     let footer_end = len.checked_sub(TRAILER_BYTES).ok_or_else(damaged)?;
     let mut trailer = [0; 4];
@@ -104,12 +115,13 @@ fn check_file(file: &File, len: u64) -> ColumnResult<()> {
         .map_err(|error| column_fault(format!("a damaged footer: {error}")))?;
     let blocks = |list: Option<_>| list.into_iter().flatten();
     for block in blocks(footer.dictionaries()).chain(blocks(footer.recordBatches())) {
-        check_block(file, len, block)?;
+        check_block(source, block)?;
     }
     Ok(())
 }
 
-fn check_block(file: &File, len: u64, block: &Block) -> ColumnResult<()> {
+fn check_block(source: OpenArrow<'_>, block: &Block) -> ColumnResult<()> {
+    let OpenArrow { file, len, .. } = source;
     let damaged = || column_fault("a block is beyond the end of the file");
     let number = |number: i64| u64::try_from(number).map_err(|_| damaged());
     let (start, size) = (number(block.offset())?, number(block.metaDataLength().into())?);
@@ -127,11 +139,15 @@ fn check_block(file: &File, len: u64, block: &Block) -> ColumnResult<()> {
         }
         _ => read.header_as_record_batch(),
     };
-    batch.map_or(Ok(()), |batch| check_batch(file, body, &batch))
+    batch.map_or(Ok(()), |batch| check_batch(source, body, &batch))
 }
 
 /// Checks the size of a batch after decompression, which precedes each of its buffers.
-fn check_batch(file: &File, body: u64, batch: &arrow_ipc::RecordBatch<'_>) -> ColumnResult<()> {
+fn check_batch(
+    OpenArrow { file, limit, .. }: OpenArrow<'_>,
+    body: u64,
+    batch: &arrow_ipc::RecordBatch<'_>,
+) -> ColumnResult<()> {
     if batch.compression().is_none() {
         return Ok(());
     }
@@ -145,13 +161,12 @@ fn check_batch(file: &File, body: u64, batch: &arrow_ipc::RecordBatch<'_>) -> Co
         let size = i64::from_le_bytes(size);
         sum = sum.saturating_add(u64::try_from(size).unwrap_or(0));
     }
-    unpacked::check("a batch", sum)
+    limit.check("a batch", sum)
 }
 
 /// Scan of a stream that reads metadata only.
 struct ArrowWalk<'a> {
-    file: &'a File,
-    len: u64,
+    source: OpenArrow<'a>,
     at: u64,
 }
 
@@ -171,7 +186,7 @@ impl ArrowWalk<'_> {
                 (MessageHeader::RecordBatch, Some(schema)) => {
                     let batch = read.header_as_record_batch();
                     let batch = batch.ok_or_else(|| column_fault("it has no batch"))?;
-                    check_batch(self.file, message.body, &batch)?;
+                    check_batch(self.source, message.body, &batch)?;
                     end += rows(&batch)?;
                     count_nulls(schema, &batch, &mut nulls);
                     ends.push(end);
@@ -186,7 +201,7 @@ impl ArrowWalk<'_> {
                         ));
                     }
                     if let Some(batch) = found.data() {
-                        check_batch(self.file, message.body, &batch)?;
+                        check_batch(self.source, message.body, &batch)?;
                     }
                     let body = Buffer::from_vec(self.part(message.body, message.end)?);
                     let version = read.version();
@@ -203,7 +218,7 @@ impl ArrowWalk<'_> {
 
     /// Returns the next message and its header; `None` at the end of the stream.
     fn next(&mut self) -> ColumnResult<Option<(IpcMessage, Vec<u8>)>> {
-        if self.at == self.len {
+        if self.at == self.source.len {
             return Ok(None);
         }
         let mut start = self.at;
@@ -222,18 +237,19 @@ impl ArrowWalk<'_> {
         let header = self.part(start, body)?;
         let length = u64::try_from(parse(&header)?.bodyLength());
         let length = length.map_err(|_| column_fault("a negative length"))?;
-        let end = body.checked_add(length).filter(|end| *end <= self.len);
+        let end = body.checked_add(length).filter(|end| *end <= self.source.len);
         self.at = end.ok_or_else(|| column_fault("it ends in the middle"))?;
         Ok(Some((IpcMessage { header: start, body, end: self.at }, header)))
     }
 
     fn part(&mut self, start: u64, end: u64) -> ColumnResult<Vec<u8>> {
-        if end > self.len {
+        if end > self.source.len {
             return Err(column_fault("it ends in the middle"));
         }
         let mut bytes = vec![0; (end - start) as usize];
-        self.file.seek(SeekFrom::Start(start))?;
-        self.file.read_exact(&mut bytes)?;
+        let mut file = self.source.file;
+        file.seek(SeekFrom::Start(start))?;
+        file.read_exact(&mut bytes)?;
         Ok(bytes)
     }
 }
@@ -293,10 +309,10 @@ impl Arrow {
                 let mut ready = match reader.take() {
                     Some(reader) => reader,
                     None => {
-                        let len = self.handle.len();
+                        let (len, limit) = (self.handle.len(), self.limit);
                         let file = self.handle.file()?;
                         catch_panics(&path, || {
-                            check_file(file, len)?;
+                            check_file(OpenArrow { file, len, limit })?;
                             Ok(FileReader::try_new_buffered(file.try_clone()?, None)?)
                         })?
                     }

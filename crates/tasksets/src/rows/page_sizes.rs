@@ -5,7 +5,7 @@
 
 use super::column_error::{ColumnFault, ColumnResult};
 use super::file_handle::FileHandle;
-use super::unpacked;
+use super::unpacked::UnpackedLimit;
 use crate::Result;
 
 /// Maximum number of values of a page; each takes some bytes, however small the page is.
@@ -41,7 +41,11 @@ struct PageHeader {
 }
 
 /// Checks the pages of a column chunk, which has `length` bytes from `start`.
-pub(super) fn check(handle: &mut FileHandle, start: u64, length: u64) -> Result<ColumnResult<()>> {
+pub(super) fn check(
+    handle: &mut FileHandle,
+    (start, length): (u64, u64),
+    limit: UnpackedLimit,
+) -> Result<ColumnResult<()>> {
     let end = start.saturating_add(length);
     if end > handle.len() {
         return Ok(Err(fault("a column ends behind the end of the file")));
@@ -61,7 +65,7 @@ pub(super) fn check(handle: &mut FileHandle, start: u64, length: u64) -> Result<
         let Some((unpacked, packed)) = sizes else {
             return Ok(Err(fault("a page of negative size")));
         };
-        if let Err(fault) = unpacked::check("a page", unpacked) {
+        if let Err(fault) = limit.check("a page", unpacked) {
             return Ok(Err(fault));
         }
         at = at.saturating_add(page.length).saturating_add(packed);

@@ -13,6 +13,7 @@ use parquet::file::metadata::RowGroupMetaData;
 
 use super::column_error::{ColumnFault, catch_panics, keys, row};
 use super::file_handle::FileHandle;
+use super::unpacked::UnpackedLimit;
 use super::{Cache, Scanned, Shard, locate, page_sizes};
 use crate::{Fields, Result, TasksetErrorKind as Kind};
 
@@ -21,6 +22,7 @@ const BLOCK: u64 = 64;
 
 struct Parquet {
     handle: FileHandle,
+    limit: UnpackedLimit,
     /// Cumulative row counts of the row groups.
     group_ends: Vec<u64>,
     /// Row groups whose page sizes were checked.
@@ -47,11 +49,12 @@ struct RowBlock {
     number: u64,
 }
 
-pub(super) fn open(path: &Path) -> Result<Scanned> {
+pub(super) fn open(path: &Path, limit: UnpackedLimit) -> Result<Scanned> {
     let mut handle = FileHandle::open(path)?;
     let print = handle.print()?;
     let mut shard = Parquet {
         handle,
+        limit,
         group_ends: Vec::new(),
         checked: Vec::new(),
         metadata: None,
@@ -152,8 +155,8 @@ impl Parquet {
         let columns = || metadata.metadata().row_group(group).columns().iter();
         let ranges: Vec<(u64, u64)> =
             catch_panics(&path, || Ok(columns().map(|column| column.byte_range()).collect()))?;
-        for (start, length) in ranges {
-            let checked = page_sizes::check(&mut self.handle, start, length)?;
+        for range in ranges {
+            let checked = page_sizes::check(&mut self.handle, range, self.limit)?;
             catch_panics(&path, || checked)?;
         }
         self.checked[group] = true;

@@ -2,16 +2,21 @@
 
 use super::column_error::{ColumnFault, ColumnResult};
 
-/// Maximum bytes of a page of a Parquet file, or of a batch of an Arrow file, after decompression.
-const MAX_UNPACKED_BYTES: u64 = 1 << 30;
+/// Maximum bytes of a page of a Parquet file, or of a batch of an Arrow file, after decompression:
+/// `max_unpacked_bytes` of the taskset.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct UnpackedLimit(pub(super) u64);
 
-/// Refuses a part of a file that would take too much memory after decompression.
-pub(super) fn check(what: &str, bytes: u64) -> ColumnResult<()> {
-    if bytes <= MAX_UNPACKED_BYTES {
-        return Ok(());
+impl UnpackedLimit {
+    /// Refuses a part of a file that would take too much memory after decompression.
+    pub(super) fn check(self, what: &str, bytes: u64) -> ColumnResult<()> {
+        let Self(limit) = self;
+        if bytes <= limit {
+            return Ok(());
+        }
+        Err(ColumnFault::Other(format!(
+            "{what} has {bytes} bytes after decompression, above the limit of {limit} \
+             (`max_unpacked_bytes` of the taskset)"
+        )))
     }
-    let (found, limit) = (bytes.div_ceil(1 << 20), MAX_UNPACKED_BYTES >> 20);
-    Err(ColumnFault::Other(format!(
-        "{what} has {found} MiB after decompression, above the limit of {limit} MiB"
-    )))
 }

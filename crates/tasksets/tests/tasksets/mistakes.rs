@@ -340,12 +340,19 @@ fn sizes_after_decompression_are_checked_before_it() {
     {
         let path = write(&folder, name, &bytes);
         assert_eq!(read(taskset(&path)), [json!({ "prompt": text })]);
+        // The limit of the taskset.
+        let error = refused(Taskset { max_unpacked_bytes: 1_000_000, ..taskset(&path) });
+        let expected = "above the limit of 1000000 (`max_unpacked_bytes` of the taskset)";
+        assert!(error.what.contains(expected), "{error}");
         // The size stands before the magic number of ZSTD.
         let buffer = [&1_234_567_i64.to_le_bytes()[..], &[0x28, 0xb5, 0x2f, 0xfd]].concat();
         patch(&mut bytes, &buffer, &(1_i64 << 40).to_le_bytes());
         let error = refused(taskset(&write(&folder, name, bytes)));
         assert_eq!(error.kind, Kind::Row, "{error}");
-        assert!(error.what.contains("a batch has 1048576 MiB after decompression"), "{error}");
+        assert!(
+            error.what.contains("a batch has 1099511627776 bytes after decompression"),
+            "{error}"
+        );
     }
 }
 
@@ -361,6 +368,10 @@ fn pages_that_claim_too_much_are_refused_before_they_are_unpacked() {
         .set_compression(Compression::ZSTD(ZstdLevel::default()))
         .build();
     parquet(&path, &batch, properties);
+    let small = Taskset { max_unpacked_bytes: 1 << 20, ..taskset(&path) };
+    let small = buffer(vec![small]);
+    let error = TasksetOpener::new(&small).train().and_then(|mut tasks| tasks.next_batch(1));
+    assert!(error.unwrap_err().what.contains("above the limit of 1048576"));
     let mut bytes = std::fs::read(&path).unwrap();
     let size = |size: u64| {
         let zigzag = size << 1;
@@ -378,5 +389,5 @@ fn pages_that_claim_too_much_are_refused_before_they_are_unpacked() {
     let opened = TasksetOpener::new(&buffer).train();
     let error = opened.and_then(|mut tasks| tasks.next_batch(1)).unwrap_err();
     assert_eq!(error.kind, Kind::Row, "{error}");
-    assert!(error.what.contains("a page has 1908 MiB after decompression"), "{error}");
+    assert!(error.what.contains("a page has 2000000000 bytes after decompression"), "{error}");
 }
