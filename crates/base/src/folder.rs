@@ -58,24 +58,6 @@ pub fn create_missing_folder(path: &Path) -> io::Result<()> {
     if path.is_dir() { Ok(()) } else { create_folder(path, FolderAccess::Private) }
 }
 
-/// Creates a folder that only its owner can access, in a folder where all users can create files.
-///
-/// # Errors
-/// If it cannot be created, is a symbolic link, or belongs to another user.
-pub fn create_private_folder(path: &Path) -> io::Result<()> {
-    match DirBuilder::new().mode(0o700).create(path) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-        created => return created,
-    }
-    if !fs::symlink_metadata(path)?.is_dir() {
-        return Err(refused("it is not a folder; remove it"));
-    }
-    if check_owner(path)? & 0o077 != 0 {
-        fs::set_permissions(path, Permissions::from_mode(0o700))?;
-    }
-    Ok(())
-}
-
 /// Tells whether a folder, not a symbolic link to one, can be accessed by this user only.
 pub fn is_private_folder(path: &Path) -> bool {
     let found = fs::symlink_metadata(path).ok().filter(fs::Metadata::is_dir);
@@ -135,7 +117,6 @@ mod tests {
         set_mode(&path, 0o777);
         let error = create_folder(&path, FolderAccess::Private).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::PermissionDenied, "{error}");
-        assert!(create_private_folder(&path).is_err());
         create_folder(&path, FolderAccess::Unchecked).unwrap();
         // The folder for temporary files is the example of a folder of another user, or of all.
         assert!(create_folder(Path::new("/tmp"), FolderAccess::Group).is_err());
@@ -145,12 +126,8 @@ mod tests {
     fn private_folders_are_neither_links_nor_readable_by_others() {
         let root = tempfile::tempdir().unwrap();
         let (path, link) = (root.path().join("weights"), root.path().join("link"));
-        create_private_folder(&path).unwrap();
-        set_mode(&path, 0o755);
-        create_private_folder(&path).unwrap();
-        assert_eq!(mode(&path), 0o700);
+        create_folder(&path, FolderAccess::Private).unwrap();
         std::os::unix::fs::symlink(&path, &link).unwrap();
-        assert!(create_private_folder(&link).is_err());
         assert!(is_private_folder(&path) && !is_private_folder(&link));
         set_mode(&path, 0o750);
         assert!(!is_private_folder(&path));

@@ -26,6 +26,9 @@ pub(super) struct SyncAddressFile {
     pub(super) explorers: Vec<MemberStatus>,
     #[serde(default)]
     pub(super) trainer: Option<MemberStatus>,
+    /// Folder of pushed weights with method `memory`, now or in an earlier life of the job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) memory: Option<PathBuf>,
 }
 
 /// Without the secret.

@@ -23,6 +23,7 @@ use super::host::SyncServer;
 use super::link::SyncLink;
 use super::options::SynchronizerOptions;
 use super::sync_client::SyncClient;
+use super::transport::transport;
 use rollway_base::net::advertised_url;
 
 /// Environment variable with the secret, for processes without access to the job folder.
@@ -81,9 +82,7 @@ async fn attempt(options: &SynchronizerOptions, takes_over: bool) -> Result<Sync
     match options.address.as_deref() {
         Some(url) if url.contains("://") => join(options, url, known.as_ref()).await,
         Some(address) if options.may_host => match listen(address).await {
-            Ok(listener) => {
-                host(options, (listener, None), known, address_file.filter(|_| takes_over))
-            }
+            Ok(listener) => host(options, (listener, None), known, (address_file, takes_over)),
             Err(error) if is_elsewhere(&error) => {
                 taken(options, address, address_file.as_ref(), known.as_ref()).await
             }
@@ -110,8 +109,7 @@ async fn attempt(options: &SynchronizerOptions, takes_over: bool) -> Result<Sync
                             format!("no port of this machine can be listened at: {error}");
                         NotFound::Fatal(SyncError::Address(message))
                     })?;
-                    let left = address_file.filter(|_| takes_over);
-                    host(options, (listener, Some(lock)), known, left)
+                    host(options, (listener, Some(lock)), known, (address_file, takes_over))
                 }
                 (None, Some(address_file)) => {
                     join(options, &address_file.url, known.as_ref()).await
@@ -166,12 +164,13 @@ fn is_elsewhere(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::AddrInUse | io::ErrorKind::AddrNotAvailable)
 }
 
-/// Hosts the synchronizer and writes its address.
+/// Hosts the synchronizer and writes its address. The members of the last host are taken over with
+/// its file, those of an earlier life of the job are not.
 fn host(
     options: &SynchronizerOptions,
     (listener, lock): (BoundListener, Option<File>),
     known: Option<Secret>,
-    left: Option<SyncAddressFile>,
+    (mut left, takes_over): (Option<SyncAddressFile>, bool),
 ) -> Result<SyncLink, NotFound> {
     let fail = |error: io::Error| NotFound::Fatal(SyncError::Address(error.to_string()));
     let secret = known.map_or_else(Secret::random, Ok).map_err(fail)?;
@@ -188,6 +187,11 @@ fn host(
     let path = file(&options.job_dir);
     create_missing_folder(&options.job_dir)
         .map_err(|error| NotFound::Fatal(SyncError::file(&options.job_dir, &error)))?;
+    let last = left.as_mut().and_then(|left| left.memory.take());
+    let memory = transport(options.method).folder(options, last.clone());
+    // With another method than before, the last weights may still be there.
+    let memory = memory.map_err(NotFound::Fatal)?.or(last);
+    let left = left.filter(|_| takes_over);
     let (explorers, trainer) =
         left.map(|address_file| (address_file.explorers, address_file.trainer)).unwrap_or_default();
     let address_file = SyncAddressFile {
@@ -198,10 +202,10 @@ fn host(
         retention: options.retention,
         explorers,
         trainer,
+        memory,
     };
     address_file.write(&path).map_err(NotFound::Fatal)?;
-    let host = SyncServer::start(options, (listener, identity), (address_file, path), secret, lock)
-        .map_err(NotFound::Fatal)?;
+    let host = SyncServer::start(options, (listener, identity), (address_file, path), secret, lock);
     Ok(SyncLink::Local(Arc::new(host)))
 }
 

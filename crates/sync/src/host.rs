@@ -11,7 +11,6 @@ use rollway_net::{BoundListener, ListenerKind, ListenerOptions, RunningListener}
 use tokio_util::sync::CancellationToken;
 
 use super::address_file::SyncAddressFile;
-use super::error::SyncError;
 use super::folder_watch::FolderWatch;
 use super::options::SynchronizerOptions;
 use super::routes;
@@ -41,13 +40,12 @@ impl SyncServer {
         (address_file, path): (SyncAddressFile, PathBuf),
         secret: Secret,
         lock: Option<File>,
-    ) -> Result<Self, SyncError> {
+    ) -> Self {
         let over = CancellationToken::new();
         let driver = SyncDriver::start(options.heartbeat_timeout, first(), over.clone());
         let url = address_file.url.clone();
         driver.remember(&address_file.explorers, address_file.trainer.as_ref());
-        let store =
-            Arc::new(WeightStore::open(options, Arc::clone(&driver), (address_file, path))?);
+        let store = Arc::new(WeightStore::open(options, Arc::clone(&driver), (address_file, path)));
         store.check();
         if transport(options.method).is_watched() {
             tokio::spawn(watch(Arc::clone(&store), over.clone()));
@@ -60,7 +58,7 @@ impl SyncServer {
         let listening =
             RunningListener::serve_shared(listener, listener_options, routes::router(shared));
         tracing::info!(url, job = options.job, "hosting the synchronizer");
-        Ok(Self { driver, url, store, listening, over, lock })
+        Self { driver, url, store, listening, over, lock }
     }
 
     pub(super) fn url(&self) -> &str {

@@ -29,8 +29,8 @@ pub struct SynchronizerOptions {
     pub heartbeat_timeout: Duration,
     /// Time to look for an unreachable synchronizer.
     pub lookup_timeout: Duration,
-    /// Folder of pushed weights with method `memory`.
-    pub memory: PathBuf,
+    /// Folder in which pushed weights get a folder of their own with method `memory`.
+    pub memory_root: PathBuf,
     pub may_host: bool,
     /// Secret for a process without access to the job folder.
     pub secret: Option<Secret>,
@@ -68,7 +68,7 @@ impl SynchronizerOptions {
             retention: CheckpointRetention::default(),
             heartbeat_timeout: MEMBER_TIMEOUT,
             lookup_timeout: LOOKUP_TIMEOUT,
-            memory: weight_folder::memory(&job_dir),
+            memory_root: weight_folder::memory_root(),
             may_host: true,
             secret: None,
             limits: ListenerLimits::of(ListenerKind::Synchronizer),

@@ -41,19 +41,20 @@ impl WeightStore {
         options: &SynchronizerOptions,
         driver: Arc<SyncDriver>,
         (address_file, path): (SyncAddressFile, PathBuf),
-    ) -> Result<Self, SyncError> {
+    ) -> Self {
         let transport = transport(options.method);
-        Ok(Self {
+        let memory = address_file.memory.clone().filter(|_| transport.is_sent_as_bytes());
+        Self {
             driver,
             transport,
             retention: transport.retention(options.retention),
             heartbeat_timeout: options.heartbeat_timeout,
-            folder: transport.folder(options)?,
+            folder: memory.unwrap_or_else(|| options.job_dir.clone()),
             publishing: tokio::sync::Mutex::new(()),
             address_file: Mutex::new(address_file),
             path,
             logged: Mutex::new(String::new()),
-        })
+        }
     }
 
     pub(super) fn folder(&self) -> &Path {

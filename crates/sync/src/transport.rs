@@ -36,9 +36,15 @@ pub fn served_weights(config: &Config) -> Arc<dyn WeightFinder> {
 
 /// Storage of the weights of a sync method.
 pub trait WeightTransport: Debug + Send + Sync {
-    /// Returns the folder of weights that are published as bytes; creates it if needed.
-    fn folder(&self, options: &SynchronizerOptions) -> Result<PathBuf, SyncError> {
-        Ok(options.job_dir.clone())
+    /// Returns the folder of weights that are published as bytes, if it is not that of the job;
+    /// creates it if needed. `known`: that of the last host.
+    fn folder(
+        &self,
+        options: &SynchronizerOptions,
+        known: Option<PathBuf>,
+    ) -> Result<Option<PathBuf>, SyncError> {
+        let _ = (options, known);
+        Ok(None)
     }
 
     /// Returns the source of published weights in the folder. `None`: they are not in files.

@@ -1,15 +1,17 @@
 //! Folder of weights: `global_step_<n>` with safetensors, published atomically, and the last
 //! version in `latest_state_dict_iteration.txt`.
 
-use std::fs::{self, File};
+use std::fs::{self, DirBuilder, File};
 use std::io;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
-use rollway_base::atomic_file;
-use rollway_base::folder::{create_private_folder, is_private_folder};
+use rollway_base::folder::is_private_folder;
+use rollway_base::{atomic_file, random_bytes};
 use rollway_config::Config;
 use serde::{Deserialize, Serialize};
-use sha2::{Digest as _, Sha256};
+
+use super::address_file::{self, SyncAddressFile};
 
 /// File with the last published version.
 pub const LATEST: &str = "latest_state_dict_iteration.txt";
@@ -223,25 +225,29 @@ fn remove_marked(
     Ok(())
 }
 
-/// Returns the folder of pushed weights: unique to the job, in memory where possible.
-pub fn memory(job_dir: &Path) -> PathBuf {
+/// Returns the folder in which pushed weights get a folder of their own: in memory where possible.
+pub(super) fn memory_root() -> PathBuf {
     let shared = Path::new("/dev/shm");
-    let root = if shared.is_dir() { shared.to_owned() } else { std::env::temp_dir() };
-    let job = fs::canonicalize(job_dir).unwrap_or_else(|_| job_dir.to_owned());
-    let digest = Sha256::digest(job.as_os_str().as_encoded_bytes());
-    let name: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
-    root.join(format!("rollway-{name}"))
+    if shared.is_dir() { shared.to_owned() } else { std::env::temp_dir() }
 }
 
-/// Returns the folder of pushed weights if it is safe to load from: another user may have created
-/// it.
+/// Returns the folder of pushed weights of a job, which `synchronizer.json` names, if it is safe to
+/// load from: another user may have created it anew.
 pub fn own_memory(job_dir: &Path) -> Option<PathBuf> {
-    Some(memory(job_dir)).filter(|folder| is_private_folder(folder))
+    let found = SyncAddressFile::read(&address_file::file(job_dir)).ok().flatten();
+    found?.memory.filter(|folder| is_private_folder(folder))
 }
 
-/// Creates a folder that only its owner can access; refuses one of another user.
-pub(super) fn private(folder: &Path) -> Result<()> {
-    create_private_folder(folder).map_err(failed(folder))
+/// Creates a folder for pushed weights that only its owner can access. Its name is random: other
+/// users can create files in the root, and must not be able to take it first.
+pub(super) fn create_memory(root: &Path) -> Result<PathBuf> {
+    let create = || {
+        let name: String = random_bytes::<16>()?.iter().map(|byte| format!("{byte:02x}")).collect();
+        let folder = root.join(format!("rollway-{name}"));
+        DirBuilder::new().mode(0o700).create(&folder)?;
+        Ok(folder)
+    };
+    create().map_err(failed(root))
 }
 
 fn remove(folder: &Path) -> Result<()> {

@@ -4,6 +4,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use rollway_base::folder::is_private_folder;
+
 use super::WeightTransport;
 use crate::error::SyncError;
 use crate::options::SynchronizerOptions;
@@ -16,10 +18,16 @@ const KEPT_VERSIONS: u32 = 2;
 pub(super) struct MemoryTransport;
 
 impl WeightTransport for MemoryTransport {
-    fn folder(&self, options: &SynchronizerOptions) -> Result<PathBuf, SyncError> {
-        weight_folder::private(&options.memory)
-            .map_err(|it| SyncError::file(&it.path, &it.source))?;
-        Ok(options.memory.clone())
+    fn folder(
+        &self,
+        options: &SynchronizerOptions,
+        known: Option<PathBuf>,
+    ) -> Result<Option<PathBuf>, SyncError> {
+        if let Some(folder) = known.filter(|folder| is_private_folder(folder)) {
+            return Ok(Some(folder));
+        }
+        let created = weight_folder::create_memory(&options.memory_root);
+        created.map(Some).map_err(|it| SyncError::file(&it.path, &it.source))
     }
 
     fn retention(&self, _: CheckpointRetention) -> CheckpointRetention {

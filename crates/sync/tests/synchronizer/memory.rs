@@ -1,6 +1,7 @@
 //! Method `memory`: pushed weights, of which the last two versions are kept.
 
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{PermissionsExt as _, symlink};
 
 use bytes::Bytes;
 use rollway_config::SyncMethod;
@@ -64,6 +65,33 @@ async fn weights_in_memory_are_removed_with_the_job() {
     while folder.exists() {
         tokio::task::yield_now().await;
     }
+}
+
+#[tokio::test]
+async fn the_folder_of_weights_cannot_be_taken_by_others() {
+    let (job, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let folder = || weight_folder::own_memory(job.path());
+    assert_eq!(folder(), None);
+    drop(open(job.path(), SyncMethod::Memory).await);
+    let first = folder().unwrap();
+    assert_eq!(fs::metadata(&first).unwrap().permissions().mode() & 0o777, 0o700);
+    // The next host uses it again, unless others can change it.
+    drop(open(job.path(), SyncMethod::Memory).await);
+    assert_eq!(folder().as_ref(), Some(&first));
+    fs::set_permissions(&first, Permissions::from_mode(0o777)).unwrap();
+    assert_eq!(folder(), None);
+    drop(open(job.path(), SyncMethod::Memory).await);
+    let second = folder().unwrap();
+    assert_ne!(second, first);
+    // A link to a folder of this user.
+    fs::remove_dir(&second).unwrap();
+    symlink(elsewhere.path(), &second).unwrap();
+    assert_eq!(folder(), None);
+    let host = open(job.path(), SyncMethod::Memory).await;
+    assert!(![&first, &second].contains(&&folder().unwrap()));
+    host.publish(1, NewWeightsMessage::Bytes(weights(1.0).into())).await.unwrap();
+    assert_eq!(fs::read_dir(elsewhere.path()).unwrap().count(), 0, "nothing was written there");
+    assert_eq!(fs::read_dir(&first).unwrap().count(), 0);
 }
 
 #[tokio::test]

@@ -14,8 +14,13 @@ use tokio::task::JoinHandle;
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
 pub(crate) fn options(job: &Path, method: SyncMethod) -> SynchronizerOptions {
-    let memory = job.join("memory");
-    SynchronizerOptions { job: "a/b".to_owned(), method, memory, ..SynchronizerOptions::new(job) }
+    let memory_root = job.to_owned();
+    SynchronizerOptions {
+        job: "a/b".to_owned(),
+        method,
+        memory_root,
+        ..SynchronizerOptions::new(job)
+    }
 }
 
 pub(crate) async fn open(job: &Path, method: SyncMethod) -> Synchronizer {

@@ -45,8 +45,8 @@ const STYLES: [(&str, Style); 4] = [
 ];
 
 async fn open(job: &Path, method: SyncMethod) -> Synchronizer {
-    let memory = job.join("memory");
-    let options = SyncOptions { method, memory, ..SyncOptions::new(job) };
+    let memory_root = job.to_owned();
+    let options = SyncOptions { method, memory_root, ..SyncOptions::new(job) };
     Synchronizer::open_with(options).await.unwrap()
 }
 
