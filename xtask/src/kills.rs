@@ -1,11 +1,13 @@
 //! A campaign of kills: `kill -9` and Ctrl-C at random moments of jobs, with a release build.
 
+use crate::services::postgres;
 use crate::shell::{CommandFailure, Shell, create_folder};
 
 /// Kills if no number is given.
 pub(crate) const KILLS: u32 = 300;
 
 pub(crate) fn run(shell: &Shell, kills: u32) -> Result<(), CommandFailure> {
+    postgres::ready(shell)?;
     shell.cargo("build --release --locked -p rollway-cli").run()?;
     let folder = shell.target.join("kills");
     create_folder(&folder)?;

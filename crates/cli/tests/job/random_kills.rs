@@ -9,11 +9,12 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rollway_data::buffer::sql::SqlOptions;
 use rollway_data::buffer::{self, Buffer, BufferOptions, ReadEnd, ReadRequest};
+use rollway_testkit::postgres::Server;
 use serde_json::Value;
 
 use crate::kill_report::{JobVerdict, KillReport};
@@ -42,14 +43,22 @@ const USUAL_LIFE: Duration = Duration::from_secs(4);
 
 const BUFFER: &str = "buffer.trainer_input.experience_buffer";
 
-/// Buffers by their keys, relative to the folder of the test.
-const BUFFERS: [(&str, &[&str]); 5] = [
+/// Buffers by their keys. FOLDER is the folder of the test, POSTGRES the address of a server, TABLE
+/// a name that no other job has.
+const BUFFERS: [(&str, &[&str]); 6] = [
     ("queue", &["storage_type=queue"]),
     ("sqlite", &["storage_type=sql"]),
     ("jsonl", &["storage_type=file", "path=FOLDER/rows.jsonl"]),
     ("parquet", &["storage_type=file", "path=FOLDER/rows/"]),
     ("spilled queue", &["storage_type=queue", "on_full=spill", "capacity=8"]),
+    ("postgresql", &["storage_type=sql", "path=POSTGRES", "name=TABLE"]),
 ];
+
+/// Server of all jobs. Processes are killed, the server is not, so it need not sync.
+fn server() -> &'static Server {
+    static SERVER: OnceLock<Server> = OnceLock::new();
+    SERVER.get_or_init(|| Server::start(&["fsync=off"]))
+}
 
 /// A small generator: the seed repeats all moments.
 struct Moments(u64);
@@ -69,6 +78,8 @@ struct KilledJob<'a> {
     buffer: &'a [&'a str],
     is_external: bool,
     steps: u64,
+    /// Number of the job in the campaign.
+    number: usize,
 }
 
 /// End of a process.
@@ -91,9 +102,8 @@ type RunName = [String; 3];
 
 impl KilledJob<'_> {
     fn keys(&self) -> Vec<String> {
-        let folder = self.workspace.path().display().to_string();
-        let buffer =
-            self.buffer.iter().map(|key| format!("{BUFFER}.{}", key.replace("FOLDER", &folder)));
+        let folder = self.workspace.path().display();
+        let buffer = self.buffer.iter().map(|key| format!("{BUFFER}.{}", self.filled(key)));
         let mut keys: Vec<String> = buffer.collect();
         keys.extend([
             format!("buffer.total_steps={}", self.steps),
@@ -107,6 +117,21 @@ impl KilledJob<'_> {
             keys.push(format!("trainer.command={}", self.trainer_command(&keys)));
         }
         keys
+    }
+
+    /// Fills in the parts of a key that belong to this job.
+    fn filled(&self, key: &str) -> String {
+        let key = key.replace("FOLDER", &self.workspace.path().display().to_string());
+        let key = key.replace("TABLE", &self.table());
+        if key.contains("POSTGRES") {
+            key.replace("POSTGRES", &server().address("postgres"))
+        } else {
+            key
+        }
+    }
+
+    fn table(&self) -> String {
+        format!("job_{}", self.number)
     }
 
     /// The embedded trainer as a program of its own, which reads the buffer from outside.
@@ -257,16 +282,17 @@ impl KilledJob<'_> {
     }
 
     fn opened(&self) -> Arc<dyn Buffer> {
-        let folder = self.workspace.path().display().to_string();
-        let path = self.buffer.iter().find_map(|key| key.strip_prefix("path="));
-        let address = match path {
-            Some(path) => path.replace("FOLDER", &folder),
+        let value = |name| self.buffer.iter().find_map(|key| key.strip_prefix(name));
+        let address = match value("path=") {
+            Some(path) => self.filled(path),
             None => {
                 let file = self.workspace.job().join("buffer/experience_buffer.db");
                 format!("sqlite:///{}", file.display())
             }
         };
-        let sql = SqlOptions { table: buffer::table("experience_buffer"), ..SqlOptions::default() };
+        let name = value("name=").map(|name| self.filled(name));
+        let table = buffer::table(name.as_deref().unwrap_or("experience_buffer"));
+        let sql = SqlOptions { table, ..SqlOptions::default() };
         let options = BufferOptions { sql, ..BufferOptions::default() };
         buffer::open(&address.parse().unwrap(), &options).unwrap()
     }
@@ -300,7 +326,8 @@ impl Campaign {
             let trainer = if is_external { "external" } else { "built-in" };
             let (workspace, program) = (Workspace::new(), self.program.clone());
             let steps = self.steps;
-            let mut job = KilledJob { workspace, program, buffer: keys, is_external, steps };
+            let mut job =
+                KilledJob { workspace, program, buffer: keys, is_external, steps, number };
             self.report.begin(name, trainer);
             // The first job of its kind shows how long one lives.
             let kills = if life.is_zero() { 0 } else { self.kills_per_job };
