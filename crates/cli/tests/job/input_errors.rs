@@ -1,6 +1,8 @@
 //! Errors of the input: one message with a remedy, before anything is started.
 
+use std::fs::File;
 use std::net::TcpListener;
+use std::process::{Command, Stdio};
 
 use rollway_mock_server::{MockServer, MockServerOptions};
 
@@ -105,7 +107,7 @@ fn check_reports_all_errors_without_creating_files() {
 fn closed_standard_output_is_no_error() {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
-    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_rollway"));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rollway"));
     let ran = command.arg("schema").stdout(writer).output().unwrap();
     let stderr = String::from_utf8_lossy(&ran.stderr);
     assert_eq!((ran.status.code(), &*stderr), (Some(0), ""));
@@ -135,4 +137,33 @@ fn hints_of_a_finished_job_repeat_the_overrides() {
     assert_eq!(again.code, Some(0), "{}", again.stderr);
     let expected = "buffer.batch_size=2 name=p1 buffer.total_steps=2";
     assert!(again.stderr.contains(expected), "{}", again.stderr);
+}
+
+#[test]
+fn full_standard_output_is_an_error_without_a_panic() {
+    let full = File::options().write(true).open("/dev/full").unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rollway"));
+    let ran = command.arg("schema").stdout(full).output().unwrap();
+    let stderr = String::from_utf8_lossy(&ran.stderr);
+    assert!(ran.status.code().is_some_and(|code| code != 101), "{:?}: {stderr}", ran.status);
+    assert!(!stderr.contains("panicked"), "{stderr}");
+}
+
+#[test]
+fn too_few_open_files_are_an_error_with_a_remedy() {
+    let workspace = Workspace::new();
+    let job = workspace.command("run", &["buffer.total_steps=2"]);
+    let mut limited = Command::new("sh");
+    limited.args(["-c", r#"ulimit -n 64; exec "$0" "$@""#]).arg(job.get_program());
+    limited.args(job.get_args()).current_dir(job.get_current_dir().unwrap());
+    let ran = limited.stdin(Stdio::null()).output().unwrap();
+    let stderr = String::from_utf8_lossy(&ran.stderr);
+    assert!(!stderr.contains("panicked"), "{stderr}");
+    if ran.status.code() != Some(0) {
+        assert!(stderr.contains("error: "), "{stderr}");
+        assert!(stderr.contains("raise the limit of open files (`ulimit -n`)"), "{stderr}");
+    }
+    // What was begun continues with more of them.
+    let ran = workspace.run("run", &["buffer.total_steps=2"]);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
 }

@@ -1,5 +1,6 @@
-//! Ctrl-C, a second process in the same folder, and a log that is not read.
+//! Ctrl-C, a closed terminal, a second process in the same folder, and a log that is not read.
 
+use std::fs::File;
 use std::io::Write;
 
 use crate::workspace::Workspace;
@@ -31,6 +32,30 @@ fn ctrl_c_stops_gracefully_and_the_same_command_resumes() {
     assert_eq!(summary["tasks_submitted"], 6 * 4);
     assert_eq!(summary["experiences_delivered"], 6 * 4 * 8);
     assert_eq!((&summary["trained_steps"], &summary["restarts"]), (&6.into(), &1.into()));
+}
+
+#[test]
+fn a_closed_terminal_stops_the_job_gracefully() {
+    let workspace = Workspace::new();
+    let mut running = workspace.start(&KEYS);
+    running.wait_for("step_done");
+    running.signal("HUP");
+    let (code, events) = running.finish();
+    assert_eq!(code, Some(130), "{events:#?}");
+    assert_eq!(events.last().unwrap()["outcome"], "stopped");
+    assert_eq!(workspace.summary()["state"], "stopped");
+}
+
+#[test]
+fn output_that_takes_nothing_does_not_stop_the_job() {
+    let workspace = Workspace::new();
+    let full = || File::options().write(true).open("/dev/full").unwrap();
+    for format in ["plain", "json"] {
+        let mut command = workspace.command("run", &["buffer.total_steps=1"]);
+        let ran = command.args(["--log", format]).stdout(full()).stderr(full()).status().unwrap();
+        assert!(ran.success(), "{format}: {ran}");
+        assert_eq!(workspace.summary()["state"], "finished", "{format}");
+    }
 }
 
 #[test]
