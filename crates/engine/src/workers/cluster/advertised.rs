@@ -24,10 +24,20 @@ pub struct AdvertisedAddress {
 impl AdvertisedAddress {
     /// `None`: the job is local.
     pub fn of(config: &Config) -> Option<Self> {
-        let cluster = &config.cluster;
-        if cluster.backend == ClusterBackend::Local {
+        if config.cluster.backend == ClusterBackend::Local {
             return None;
         }
+        let (address, warning) = Self::with_warning(config);
+        if let Some(warning) = warning {
+            tracing::warn!("{warning}");
+        }
+        Some(address)
+    }
+
+    /// Returns the address, and a warning if it listens where it was not told to.
+    fn with_warning(config: &Config) -> (Self, Option<String>) {
+        let cluster = &config.cluster;
+        let mut warning = None;
         let gateway_port = cluster.gateway_port.unwrap_or(0);
         let listen = cluster.listen.as_deref().and_then(ClusterConfig::host_and_port);
         let (host, bind, port) = match listen {
@@ -35,11 +45,11 @@ impl AdvertisedAddress {
             Some((host, port)) if is_mine(&host) => (host.clone(), host, port),
             // A name of this machine for others, which this machine need not resolve.
             Some((host, port)) => {
-                tracing::warn!(
+                warning = Some(format!(
                     "`cluster.listen`: {host} is no address of this machine, so that workers and \
                      the gateway listen on all of its networks (0.0.0.0); workers get the name \
                      {host}"
-                );
+                ));
                 (host, "0.0.0.0".to_owned(), port)
             }
             None => {
@@ -47,7 +57,7 @@ impl AdvertisedAddress {
                 (host.clone(), host, 0)
             }
         };
-        Some(Self { host, port, gateway_port, bind })
+        (Self { host, port, gateway_port, bind }, warning)
     }
 
     /// Returns the address to bind.
@@ -95,5 +105,22 @@ mod tests {
         let keys = serde_json::json!({ "cluster": { "backend": "ray", "address": "local" } });
         let address = AdvertisedAddress::of(&Config::from_value(&keys).unwrap()).unwrap();
         assert_eq!((&*address.host, &*address.listens_at(7)), ("127.0.0.1", "127.0.0.1:7"));
+    }
+
+    #[test]
+    fn listening_on_all_networks_is_warned_of_unless_it_was_asked_for() {
+        for (listen, bind, is_warned) in [
+            ("127.0.0.1:7000", "127.0.0.1:7", false),
+            ("0.0.0.0:7000", "0.0.0.0:7", false),
+            // A documentation address, which no machine has.
+            ("192.0.2.1:7000", "0.0.0.0:7", true),
+        ] {
+            let keys = serde_json::json!({ "cluster": { "backend": "manual", "listen": listen } });
+            let config = Config::from_value(&keys).unwrap();
+            let (address, warning) = AdvertisedAddress::with_warning(&config);
+            assert_eq!(address.listens_at(7), bind);
+            let warning = warning.unwrap_or_default();
+            assert_eq!(warning.contains("192.0.2.1") && warning.contains("0.0.0.0"), is_warned);
+        }
     }
 }
