@@ -4,7 +4,7 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
-use rollway_net::Json;
+use rollway_net::JsonBody;
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -26,9 +26,9 @@ pub(super) fn json(headers: &HeaderMap, value: &impl Serialize) -> Response {
     if known == Some(&*tag) {
         return (StatusCode::NOT_MODIFIED, [(header::ETAG, tag)]).into_response();
     }
-    ([(header::ETAG, tag)], Json(value)).into_response()
+    ([(header::ETAG, tag)], JsonBody(value)).into_response()
 }
 
 pub(super) fn error_response(status: StatusCode, message: &str) -> Response {
-    (status, Json(json!({ "error": message }))).into_response()
+    (status, JsonBody(json!({ "error": message }))).into_response()
 }

@@ -9,7 +9,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, he
 use axum::middleware::{self, Next};
 use axum::response::{Html, IntoResponse as _, Response};
 use axum::routing::{get, post};
-use rollway_net::Json;
+use rollway_net::JsonBody;
 use rollway_telemetry::prometheus::{ExpositionFormat, PrometheusExporter};
 use rollway_telemetry::view::{ActionResult, JobView, QUERIES, RunKey, RunQuery, TaskQuery};
 use serde::Deserialize;
@@ -300,14 +300,14 @@ struct AbortRequest {
 async fn abort(
     State(shared): Shares,
     Path(batch): Path<String>,
-    Json(request): Json<AbortRequest>,
+    JsonBody(request): JsonBody<AbortRequest>,
 ) -> Response {
     action_response(&shared.view.abort_batch(&batch, request.keep_partial).await)
 }
 
 fn action_response(result: &ActionResult) -> Response {
     if result.done {
-        return Json(result).into_response();
+        return JsonBody(result).into_response();
     }
     error_response(StatusCode::CONFLICT, &result.message)
 }

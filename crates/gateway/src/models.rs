@@ -35,7 +35,7 @@ use tokio::sync::{Notify, oneshot};
 
 pub use self::capabilities::ServerCapabilities;
 pub use self::connect::{ReachError, http_client, pinned_client, reach};
-pub(crate) use self::connect::{failure_reason, read_limited};
+pub(crate) use self::connect::{failure_reason, lacks_descriptors, read_limited};
 pub use self::options::RoutingOptions;
 pub use self::registry::ServerPermit;
 use self::registry::{ModelsInner, ServerHandle, ServerTable, WaitGuard};

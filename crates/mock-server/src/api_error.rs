@@ -2,7 +2,7 @@
 
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
-use rollway_net::Json;
+use rollway_net::JsonBody;
 use serde_json::json;
 
 use super::server_api::MockApi;
@@ -48,7 +48,7 @@ impl ApiError {
             "param": self.param,
             "code": self.status.as_u16(),
         });
-        (self.status, Json(api.error_body(error))).into_response()
+        (self.status, JsonBody(api.error_body(error))).into_response()
     }
 }
 

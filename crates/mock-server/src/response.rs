@@ -8,7 +8,7 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures_util::stream;
 use http::{HeaderValue, StatusCode, header};
-use rollway_net::Json;
+use rollway_net::JsonBody;
 use serde_json::Value;
 
 use super::api_error::ApiError;
@@ -48,7 +48,7 @@ pub(super) async fn respond(
     }
     if request.only_scores() {
         let version = state.gate.borrow().version;
-        return Json(scoring::response(&state.options, &request, version)).into_response();
+        return JsonBody(scoring::response(&state.options, &request, version)).into_response();
     }
     let format = format(&request);
     let is_stream = request.stream;
@@ -72,7 +72,7 @@ async fn full(mut generation: Generation, mut format: Box<dyn Format>) -> Respon
                 }
             }
             Event::Cut => return disconnected(),
-            Event::End => return Json(format.full(&generation, &choices)).into_response(),
+            Event::End => return JsonBody(format.full(&generation, &choices)).into_response(),
         }
     }
 }

@@ -15,7 +15,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use http::{HeaderMap, StatusCode, header};
 use rollway_base::ServerKind;
-use rollway_net::Json;
+use rollway_net::JsonBody;
 use serde_json::{Map, Value, json};
 
 pub(super) use self::format::{CREATED, Format};
@@ -27,7 +27,7 @@ use super::response::respond;
 const MAX_BODY_BYTES: usize = 64 << 20;
 
 pub(super) type SharedState = Arc<GenerationState>;
-type JsonResult = Result<Json<Value>, ApiError>;
+type JsonResult = Result<JsonBody<Value>, ApiError>;
 
 /// Differences between server kinds. The default methods are those of a plain OpenAI server.
 pub(super) trait MockApi: Debug + Send + Sync {
@@ -140,11 +140,11 @@ pub(super) fn router(state: SharedState) -> Router {
 }
 
 async fn not_found() -> Response {
-    (StatusCode::NOT_FOUND, Json(json!({ "detail": "Not Found" }))).into_response()
+    (StatusCode::NOT_FOUND, JsonBody(json!({ "detail": "Not Found" }))).into_response()
 }
 
 async fn not_allowed() -> Response {
-    let body = Json(json!({ "detail": "Method Not Allowed" }));
+    let body = JsonBody(json!({ "detail": "Method Not Allowed" }));
     (StatusCode::METHOD_NOT_ALLOWED, body).into_response()
 }
 
@@ -158,7 +158,7 @@ async fn authenticate(State(state): State<SharedState>, request: Request, next: 
     {
         let sent = request.headers().get(header::AUTHORIZATION).and_then(|it| it.to_str().ok());
         if sent.and_then(|sent| sent.strip_prefix("Bearer ")) != Some(key.as_str()) {
-            let body = Json(json!({ "error": "Unauthorized" }));
+            let body = JsonBody(json!({ "error": "Unauthorized" }));
             return (StatusCode::UNAUTHORIZED, body).into_response();
         }
     }
@@ -216,7 +216,7 @@ async fn embeddings(State(state): State<SharedState>, Body(body): Body) -> JsonR
         json!({ "object": "embedding", "index": index, "embedding": vector.map(f64::from) })
     };
     let tokens: usize = inputs.iter().map(Vec::len).sum();
-    Ok(Json(json!({
+    Ok(JsonBody(json!({
         "object": "list",
         "data": inputs.iter().enumerate().map(vector).collect::<Vec<_>>(),
         "model": state.options.model,
@@ -224,7 +224,7 @@ async fn embeddings(State(state): State<SharedState>, Body(body): Body) -> JsonR
     })))
 }
 
-async fn models(State(state): State<SharedState>) -> Json<Value> {
+async fn models(State(state): State<SharedState>) -> JsonBody<Value> {
     let mut model = json!({
         "id": state.options.model,
         "object": "model",
@@ -236,7 +236,7 @@ async fn models(State(state): State<SharedState>) -> Json<Value> {
         model["parent"] = Value::Null;
         model["max_model_len"] = state.options.max_model_len.into();
     }
-    Json(json!({ "object": "list", "data": [model] }))
+    JsonBody(json!({ "object": "list", "data": [model] }))
 }
 
 async fn health(State(state): State<SharedState>) -> StatusCode {

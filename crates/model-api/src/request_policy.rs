@@ -163,8 +163,8 @@ pub fn remote_media(body: &Map<String, Value>) -> Option<(String, &str)> {
     None
 }
 
-/// Returns the kind of a content part that a server would get from elsewhere, or that holds tensors.
-/// Servers also take parts without `type`, by the name of their other field.
+/// Returns the kind of a content part that a server would get from elsewhere, or that holds
+/// tensors. Servers also take parts without `type`, by the name of their other field.
 fn remote_kind(part: &Value) -> Option<&str> {
     let holds_tensors = |name: &&str| name.ends_with("_embeds");
     let kind = part.get("type").and_then(Value::as_str);

@@ -14,9 +14,9 @@ const JSON: HeaderValue = HeaderValue::from_static("application/json");
 /// `serde_json` in the whole program. An object with the key `$serde_json::private::RawValue` is
 /// then replaced by the JSON in its text, which is parsed with a new limit of the depth.
 #[derive(Clone, Copy, Debug)]
-pub struct Json<T>(pub T);
+pub struct JsonBody<T>(pub T);
 
-impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Json<T> {
+impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for JsonBody<T> {
     type Rejection = (StatusCode, String);
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Self::Rejection> {
@@ -36,7 +36,7 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Json<T> {
     }
 }
 
-impl<T: Serialize> IntoResponse for Json<T> {
+impl<T: Serialize> IntoResponse for JsonBody<T> {
     fn into_response(self) -> Response {
         match serde_json::to_vec(&self.0) {
             Ok(body) => ([(CONTENT_TYPE, JSON)], body).into_response(),
@@ -61,7 +61,8 @@ mod tests {
     async fn parsed(content_type: &str, body: &str) -> Result<Vec<u8>, StatusCode> {
         let request = Request::builder().header(CONTENT_TYPE, content_type);
         let request = request.body(Body::from(body.to_owned())).expect("a valid request");
-        let Json(found) = Json::from_request(request, &()).await.map_err(|refused| refused.0)?;
+        let JsonBody(found) =
+            JsonBody::from_request(request, &()).await.map_err(|refused| refused.0)?;
         Ok(found)
     }
 
@@ -76,7 +77,7 @@ mod tests {
 
     #[test]
     fn responses_have_their_type() {
-        let response = Json([1]).into_response();
+        let response = JsonBody([1]).into_response();
         assert_eq!(response.headers()[CONTENT_TYPE], JSON);
     }
 }

@@ -34,6 +34,6 @@ pub use self::body::{BodyTimedOut, RequestBody, ResponseBody};
 pub use self::connection::{Connection, Peer};
 pub use self::counters::{CloseReason, ConnectionCounters, CounterRow, counter_rows};
 pub use self::http_server::{ConnectionService, OutgoingBody};
-pub use self::json::Json;
+pub use self::json::JsonBody;
 pub use self::options::{HttpVersions, ListenerOptions};
 pub use self::server::RunningListener;

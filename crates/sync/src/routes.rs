@@ -18,7 +18,7 @@ use futures_util::StreamExt as _;
 use rollway_base::Secret;
 use rollway_config::SyncMethod;
 use rollway_core::sync::{HeartbeatReply, LeaveReason, MemberRole};
-use rollway_net::Json;
+use rollway_net::JsonBody;
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
@@ -142,7 +142,7 @@ pub(super) struct SyncErrorBody {
 }
 
 type Shares = State<Arc<SyncServerShared>>;
-type Reply<T> = Result<Json<T>, Response>;
+type Reply<T> = Result<JsonBody<T>, Response>;
 
 impl SyncServerShared {
     pub(super) fn new(
@@ -195,7 +195,7 @@ async fn authenticate(State(shared): Shares, request: Request, next: Next) -> Re
 
 fn refusal(status: StatusCode, kind: &str, message: &str) -> Response {
     let body = SyncErrorBody { error: message.to_owned(), kind: kind.to_owned() };
-    (status, Json(body)).into_response()
+    (status, JsonBody(body)).into_response()
 }
 
 fn stopping() -> Response {
@@ -213,15 +213,15 @@ fn refused(error: &SyncError) -> Response {
     refusal(status, kind, &error.to_string())
 }
 
-async fn about(State(shared): Shares) -> Json<JobIdentity> {
-    Json(shared.about.clone())
+async fn about(State(shared): Shares) -> JsonBody<JobIdentity> {
+    JsonBody(shared.about.clone())
 }
 
 async fn status(State(shared): Shares) -> Response {
-    Json(shared.driver.view()).into_response()
+    JsonBody(shared.driver.view()).into_response()
 }
 
-async fn join(State(shared): Shares, Json(call): Json<JoinRequest>) -> Reply<JoinReply> {
+async fn join(State(shared): Shares, JsonBody(call): JsonBody<JoinRequest>) -> Reply<JoinReply> {
     let role = match call.role.as_str() {
         "explorer" => MemberRole::Explorer,
         "trainer" => MemberRole::Trainer,
@@ -232,18 +232,21 @@ async fn join(State(shared): Shares, Json(call): Json<JoinRequest>) -> Reply<Joi
     };
     let joined = shared.store.join(role, &call.name);
     let (member, heartbeat_timeout) = joined.map_err(|error| refused(&error))?;
-    Ok(Json(JoinReply { member, heartbeat_timeout: heartbeat_timeout.as_secs_f64() }))
+    Ok(JsonBody(JoinReply { member, heartbeat_timeout: heartbeat_timeout.as_secs_f64() }))
 }
 
-async fn heartbeat(State(shared): Shares, Json(call): Json<MemberRef>) -> Json<&'static str> {
-    Json(match shared.driver.heartbeat(call.member) {
+async fn heartbeat(
+    State(shared): Shares,
+    JsonBody(call): JsonBody<MemberRef>,
+) -> JsonBody<&'static str> {
+    JsonBody(match shared.driver.heartbeat(call.member) {
         HeartbeatReply::Known => "known",
         HeartbeatReply::Replaced => "replaced",
         HeartbeatReply::Unknown => "unknown",
     })
 }
 
-async fn leave(State(shared): Shares, Json(call): Json<LeaveRequest>) -> Reply<()> {
+async fn leave(State(shared): Shares, JsonBody(call): JsonBody<LeaveRequest>) -> Reply<()> {
     let reason = match call.reason.as_str() {
         "done" => LeaveReason::Done,
         "failed" => LeaveReason::Failed(call.message),
@@ -254,58 +257,67 @@ async fn leave(State(shared): Shares, Json(call): Json<LeaveRequest>) -> Reply<(
         }
     };
     shared.store.leave(call.member, &reason).await;
-    Ok(Json(()))
+    Ok(JsonBody(()))
 }
 
-async fn trainer(State(shared): Shares, Json(call): Json<TrainerStateRequest>) -> Json<bool> {
-    Json(shared.store.trainer(call.member, call.state).await)
+async fn trainer(
+    State(shared): Shares,
+    JsonBody(call): JsonBody<TrainerStateRequest>,
+) -> JsonBody<bool> {
+    JsonBody(shared.store.trainer(call.member, call.state).await)
 }
 
-async fn submitted(State(shared): Shares, Json(call): Json<Submitted>) -> Json<u64> {
-    Json(shared.driver.submitted(&call.explorer, call.experiences))
+async fn submitted(State(shared): Shares, JsonBody(call): JsonBody<Submitted>) -> JsonBody<u64> {
+    JsonBody(shared.driver.submitted(&call.explorer, call.experiences))
 }
 
-async fn servers(State(shared): Shares, Json(call): Json<FleetReport>) -> Json<()> {
+async fn servers(State(shared): Shares, JsonBody(call): JsonBody<FleetReport>) -> JsonBody<()> {
     shared.driver.set_fleet(&call.explorer, call.servers);
-    Json(())
+    JsonBody(())
 }
 
-async fn add_metrics(State(shared): Shares, Json(report): Json<TrainMetrics>) -> Reply<()> {
+async fn add_metrics(State(shared): Shares, JsonBody(report): JsonBody<TrainMetrics>) -> Reply<()> {
     if report.metrics.len() > MAX_METRICS {
         let count = report.metrics.len();
         let message = format!("{count} metrics of step {}: at most {MAX_METRICS}", report.step);
         return Err(refusal(StatusCode::BAD_REQUEST, "refused", &message));
     }
     shared.driver.add_metrics(report);
-    Ok(Json(()))
+    Ok(JsonBody(()))
 }
 
-async fn metrics(State(shared): Shares, Json(call): Json<MetricsSince>) -> Reply<TrainMetricsPage> {
+async fn metrics(
+    State(shared): Shares,
+    JsonBody(call): JsonBody<MetricsSince>,
+) -> Reply<TrainMetricsPage> {
     let timeout = seconds(call.timeout).min(LONG_POLL_TIMEOUT);
     shared.driver.metrics(call.since, timeout).await.map(Json).ok_or_else(stopping)
 }
 
 /// `null`: the request must be repeated.
-async fn wait(State(shared): Shares, Json(call): Json<Wait>) -> Reply<Option<WeightWaitResult>> {
+async fn wait(
+    State(shared): Shares,
+    JsonBody(call): JsonBody<Wait>,
+) -> Reply<Option<WeightWaitResult>> {
     let waiting = shared.driver.wait(call.request, seconds(call.waited));
     match tokio::time::timeout(LONG_POLL_TIMEOUT, waiting).await {
-        Err(_) => Ok(Json(None)),
-        Ok(Some(waited)) => Ok(Json(Some(waited))),
+        Err(_) => Ok(JsonBody(None)),
+        Ok(Some(waited)) => Ok(JsonBody(Some(waited))),
         Ok(None) => Err(stopping()),
     }
 }
 
-async fn wait_status(State(shared): Shares, Json(call): Json<Since>) -> Reply<WaitStatus> {
+async fn wait_status(State(shared): Shares, JsonBody(call): JsonBody<Since>) -> Reply<WaitStatus> {
     let timeout = seconds(call.timeout).min(LONG_POLL_TIMEOUT);
     shared.driver.wait_status(call.since, timeout).await.map(Json).ok_or_else(stopping)
 }
 
-async fn explorers_left(State(shared): Shares, Json(call): Json<Since>) -> Reply<bool> {
+async fn explorers_left(State(shared): Shares, JsonBody(call): JsonBody<Since>) -> Reply<bool> {
     let timeout = seconds(call.timeout).min(LONG_POLL_TIMEOUT);
     shared.driver.explorers_left(timeout).await.map(Json).ok_or_else(stopping)
 }
 
-async fn publish(State(shared): Shares, Json(call): Json<Publish>) -> Reply<()> {
+async fn publish(State(shared): Shares, JsonBody(call): JsonBody<Publish>) -> Reply<()> {
     let published = shared.store.publish(call.version, call.location.into()).await;
     published.map(Json).map_err(|error| refused(&error))
 }

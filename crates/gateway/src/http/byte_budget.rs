@@ -97,6 +97,9 @@ impl MemoryBudget {
 impl ByteLease {
     /// Adds bytes. Waits until they are available, at most until the deadline.
     pub(super) async fn grow(&mut self, bytes: u64, by: Instant) -> Result<(), BudgetRefusal> {
+        if bytes == 0 {
+            return Ok(());
+        }
         let ByteLimits { total, per_run } = self.budget.limits;
         let needed = self.bytes.saturating_add(bytes);
         if self.client.is_some() && needed > per_run {
@@ -156,6 +159,20 @@ mod tests {
 
     fn wait_deadline() -> Instant {
         Instant::now() + Duration::from_millis(1)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn empty_leases_and_impossible_ones_hold_nothing() {
+        let budget = MemoryBudget::new(ByteLimits { total: 1000, per_run: 800 });
+        let mut lease = budget.lease(run(1));
+        assert_eq!(lease.grow(0, wait_deadline()).await, Ok(()));
+        assert_eq!(lease.grow(900, wait_deadline()).await, Err(BudgetRefusal::TooLarge(800)));
+        assert_eq!(lease.grow(600, wait_deadline()).await, Err(BudgetRefusal::TooLargeForAll(500)));
+        assert_eq!(lease.grow(300, wait_deadline()).await, Ok(()));
+        lease.shrink_to(100);
+        assert_eq!((lease.bytes(), budget.used()), (100, 100));
+        drop(lease);
+        assert!(budget.usage.lock().by_client.is_empty());
     }
 
     #[tokio::test(start_paused = true)]

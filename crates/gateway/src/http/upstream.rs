@@ -1,8 +1,6 @@
 //! Upstream requests: sends a call to a server, and to another one if the first is unreachable or
 //! fails before its first byte.
 
-use std::error::Error;
-use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -24,7 +22,9 @@ use super::observed_call::ObservedCall;
 use super::server_reply::{ReadFailure, ServerLookups};
 use super::state::GatewayState;
 use crate::keys::RunRef;
-use crate::models::{RouteNeeds, ServerId, ServerPermit, failure_reason, read_limited};
+use crate::models::{
+    RouteNeeds, ServerId, ServerPermit, failure_reason, lacks_descriptors, read_limited,
+};
 
 pub(super) const MAX_ERROR_BYTES: usize = 256 << 10;
 
@@ -316,22 +316,6 @@ impl UpstreamRequest {
     }
 }
 
-/// Returns whether a request failed because the process or the machine has no more file
-/// descriptors.
-fn lacks_descriptors(error: &(dyn Error + 'static)) -> bool {
-    // ENFILE and EMFILE, on Linux and macOS.
-    const CODES: [i32; 2] = [23, 24];
-    let mut cause = Some(error);
-    while let Some(error) = cause {
-        let code = error.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error);
-        if code.is_some_and(|code| CODES.contains(&code)) {
-            return true;
-        }
-        cause = error.source();
-    }
-    false
-}
-
 /// The gateway cannot connect to any server; none of them is the cause.
 fn out_of_descriptors() -> CallError {
     let message = "the gateway has no more file descriptors for a connection to a server: raise \
@@ -454,23 +438,5 @@ async fn abort(permit: &ServerPermit, body: &UpstreamBody) {
     if let Err(error) = request.send().await.and_then(Response::error_for_status) {
         let reason = failure_reason(error);
         tracing::debug!(server = server.id.0, reason, "cannot abort a request");
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[derive(Debug, thiserror::Error)]
-    #[error("no connection")]
-    struct Unconnected(#[source] io::Error);
-
-    #[test]
-    fn a_lack_of_descriptors_is_no_failure_of_a_server() {
-        let failed = |code| Unconnected(io::Error::from_raw_os_error(code));
-        assert!(lacks_descriptors(&io::Error::from_raw_os_error(24)));
-        assert!(lacks_descriptors(&failed(23)) && lacks_descriptors(&failed(24)));
-        // Refused connections, which have a number too.
-        assert!(!lacks_descriptors(&failed(111)) && !lacks_descriptors(&failed(61)));
     }
 }

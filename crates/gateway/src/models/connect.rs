@@ -1,6 +1,7 @@
 //! Validation of server descriptions, and connections to servers.
 
 use std::error::Error;
+use std::io;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -243,6 +244,22 @@ pub(crate) fn failure_reason(error: reqwest::Error) -> String {
     rollway_base::error_chain(&error.without_url())
 }
 
+/// Returns whether a request failed because the process or the machine has no more file
+/// descriptors.
+pub(crate) fn lacks_descriptors(error: &(dyn Error + 'static)) -> bool {
+    // ENFILE and EMFILE, on Linux and macOS.
+    const CODES: [i32; 2] = [23, 24];
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        let code = error.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error);
+        if code.is_some_and(|code| CODES.contains(&code)) {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
+}
+
 /// Reads a body of at most `limit` bytes.
 pub(crate) async fn read_limited(mut response: Response, limit: usize) -> Result<Bytes, ReadError> {
     let mut body = Vec::new();
@@ -253,4 +270,22 @@ pub(crate) async fn read_limited(mut response: Response, limit: usize) -> Result
         body.extend_from_slice(&chunk);
     }
     Ok(body.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("no connection")]
+    struct Unconnected(#[source] io::Error);
+
+    #[test]
+    fn a_lack_of_descriptors_is_no_failure_of_a_server() {
+        let failed = |code| Unconnected(io::Error::from_raw_os_error(code));
+        assert!(lacks_descriptors(&io::Error::from_raw_os_error(24)));
+        assert!(lacks_descriptors(&failed(23)) && lacks_descriptors(&failed(24)));
+        // Refused connections, which have a number too.
+        assert!(!lacks_descriptors(&failed(111)) && !lacks_descriptors(&failed(61)));
+    }
 }

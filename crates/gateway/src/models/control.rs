@@ -15,7 +15,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::capabilities::{self, ServerCapabilities};
-use super::connect::{ReadError, read_limited};
+use super::connect::{ReadError, lacks_descriptors, read_limited};
 use super::{RegisteredServer, ServerHandle};
 
 const MAX_REPLY_BYTES: usize = 1 << 20;
@@ -35,6 +35,8 @@ pub(super) struct ControlError {
 /// Effect of a failed request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FailureExtent {
+    /// Not sent for want of file descriptors: no effect.
+    Unsent,
     /// Connection refused: no effect.
     Gone,
     /// Refused or not supported: no effect.
@@ -362,6 +364,10 @@ async fn send(
 fn unreached(endpoint: &str, timeout: Duration, error: &reqwest::Error) -> ControlError {
     if is_refused(error) {
         return ControlError::new(FailureExtent::Gone, format!("{endpoint}: connection refused"));
+    }
+    if lacks_descriptors(error) {
+        let message = format!("{endpoint}: this process has no more file descriptors");
+        return ControlError::new(FailureExtent::Unsent, message);
     }
     if error.is_timeout() {
         let message = format!("{endpoint} did not reply within {} ms", timeout.as_millis());

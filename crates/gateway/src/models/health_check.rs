@@ -58,6 +58,11 @@ async fn check(models: &Arc<ModelsInner>, handle: &ServerHandle) {
     };
     let (reply, version, is_paused, is_sleeping) = match reply_of_check.await {
         Ok(replies) => replies,
+        Err(ControlError { kind: FailureExtent::Unsent, message }) => {
+            let url = &server.spec.url;
+            let remedy = "raise the hard limit of open files (`ulimit -Hn`)";
+            return tracing::warn!(url, reason = message, remedy, "health of a server not checked");
+        }
         Err(ControlError { kind, message }) => {
             return models.failed(handle, &message, kind == FailureExtent::Gone);
         }

@@ -224,7 +224,9 @@ async fn load(
     match error.kind {
         // It is identified when it is back.
         FailureExtent::Gone => ServerUpdateOutcome::Broken(error.message),
-        FailureExtent::Refused => verify_rollback(handle, before, error, timeout).await,
+        FailureExtent::Refused | FailureExtent::Unsent => {
+            verify_rollback(handle, before, error, timeout).await
+        }
         FailureExtent::Failed => match (&before.path, before.version) {
             // Its weights may be anything, whatever it reports: it gets the old ones again.
             (Some(path), Some(version)) => {

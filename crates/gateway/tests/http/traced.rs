@@ -34,13 +34,15 @@ async fn a_call_carries_the_trace_of_its_client_or_of_its_run() {
     let keep = Arc::clone(&received);
     let answer = move |method: Method, headers: HeaderMap| async move {
         if method == Method::GET {
-            return rollway_net::Json(json!({ "object": "list", "data": [{ "id": MODEL }] }));
+            return rollway_net::JsonBody(json!({ "object": "list", "data": [{ "id": MODEL }] }));
         }
         keep.lock().unwrap().push(headers);
         let choice = json!({
             "index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "x"},
         });
-        rollway_net::Json(json!({ "id": "1", "object": "chat.completion", "choices": [choice] }))
+        rollway_net::JsonBody(
+            json!({ "id": "1", "object": "chat.completion", "choices": [choice] }),
+        )
     };
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());

@@ -7,7 +7,7 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use http::StatusCode;
-use rollway_net::Json;
+use rollway_net::JsonBody;
 use serde_json::{Map, Value, json};
 
 use self::format::{Chat, Generate, SglangStyle};
@@ -112,7 +112,7 @@ async fn tokenize(State(state): Shared, Body(body): Body) -> JsonResult {
     };
     let count = tokens.len();
     let max_model_len = state.options.max_model_len;
-    Ok(Json(json!({ "tokens": tokens, "count": count, "max_model_len": max_model_len })))
+    Ok(JsonBody(json!({ "tokens": tokens, "count": count, "max_model_len": max_model_len })))
 }
 
 async fn detokenize(State(state): Shared, Body(body): Body) -> JsonResult {
@@ -120,7 +120,7 @@ async fn detokenize(State(state): Shared, Body(body): Body) -> JsonResult {
     let is_special = |id: &i32| *id > 255;
     let is_shown = |id: &i32| body["skip_special_tokens"] == false || !is_special(id);
     let ids: Vec<i32> = ids.into_iter().filter(is_shown).collect();
-    Ok(Json(json!({ "text": state.template.tokenizer.decode(&ids) })))
+    Ok(JsonBody(json!({ "text": state.template.tokenizer.decode(&ids) })))
 }
 
 async fn generate(State(state): Shared, Body(body): Body) -> Response {
@@ -180,8 +180,8 @@ async fn metrics(State(state): Shared) -> String {
     [line("num_running_reqs", counts.running), line("num_queue_reqs", counts.waiting)].concat()
 }
 
-async fn server_info(State(state): Shared) -> Json<Value> {
-    Json(json!({
+async fn server_info(State(state): Shared) -> JsonBody<Value> {
+    JsonBody(json!({
         "served_model_name": state.options.model,
         "weight_version": state.version_name(),
         "tp_size": 1,
@@ -199,10 +199,10 @@ async fn flush(State(state): Shared) -> Response {
     "Cache flushed.\n".into_response()
 }
 
-async fn model_info(State(state): Shared) -> Json<Value> {
+async fn model_info(State(state): Shared) -> JsonBody<Value> {
     let path = state.lock().weights_path.clone();
     let path = path.unwrap_or_else(|| state.options.model.clone());
-    Json(json!({
+    JsonBody(json!({
         "model_path": path,
         "tokenizer_path": state.options.model,
         "is_generation": true,
@@ -215,8 +215,8 @@ async fn model_info(State(state): Shared) -> Json<Value> {
     }))
 }
 
-async fn weight_version(State(state): Shared) -> Json<Value> {
-    Json(json!({ "weight_version": state.version_name() }))
+async fn weight_version(State(state): Shared) -> JsonBody<Value> {
+    JsonBody(json!({ "weight_version": state.version_name() }))
 }
 
 fn is_set(body: &Value, name: &str, default: bool) -> bool {
@@ -231,7 +231,7 @@ async fn update_version(State(state): Shared, Body(body): Body) -> JsonResult {
     }
     state.rename(name);
     let message = format!("Weight version updated to {name}");
-    Ok(Json(json!({ "success": true, "message": message, "new_version": name })))
+    Ok(JsonBody(json!({ "success": true, "message": message, "new_version": name })))
 }
 
 /// Replaces the weights. Waits for running requests and admits none, unless generation is paused:
@@ -272,7 +272,7 @@ fn updated(message: Result<String, String>, mut content: Value) -> Response {
     let status = if message.is_ok() { StatusCode::OK } else { StatusCode::BAD_REQUEST };
     content["success"] = message.is_ok().into();
     content["message"] = message.unwrap_or_else(|message| message).into();
-    (status, Json(content)).into_response()
+    (status, JsonBody(content)).into_response()
 }
 
 async fn update_from_disk(State(state): Shared, Body(body): Body) -> Result<Response, ApiError> {
@@ -314,10 +314,10 @@ async fn pause(State(state): Shared, Body(body): Body) -> JsonResult {
     };
     state.pause(mode).await;
     let message = "Generation paused successfully.";
-    Ok(Json(json!({ "message": message, "status": "ok" })))
+    Ok(JsonBody(json!({ "message": message, "status": "ok" })))
 }
 
-async fn resume(State(state): Shared) -> Json<Value> {
+async fn resume(State(state): Shared) -> JsonBody<Value> {
     state.resume();
-    Json(json!({ "message": "Generation continued successfully.", "status": "ok" }))
+    JsonBody(json!({ "message": "Generation continued successfully.", "status": "ok" }))
 }

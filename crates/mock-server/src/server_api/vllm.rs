@@ -6,7 +6,7 @@ use axum::Router;
 use axum::extract::{Query, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use rollway_net::Json;
+use rollway_net::JsonBody;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -28,7 +28,7 @@ impl MockApi for VllmMock {
     fn routes(&self) -> Router<SharedState> {
         Router::new()
             .route("/ping", get(health).post(health))
-            .route("/version", get(|| async { Json(json!({ "version": "0.32.0" })) }))
+            .route("/version", get(|| async { JsonBody(json!({ "version": "0.32.0" })) }))
             .route("/load", get(load))
             .route("/metrics", get(metrics))
             .route("/tokenize", post(tokenize))
@@ -39,7 +39,7 @@ impl MockApi for VllmMock {
             .route("/sleep", post(sleep))
             .route("/wake_up", post(wake_up))
             .route("/is_sleeping", get(is_sleeping))
-            .route("/reset_prefix_cache", post(|| async { Json(json!({ "success": true })) }))
+            .route("/reset_prefix_cache", post(|| async { JsonBody(json!({ "success": true })) }))
             .route("/abort_requests", post(abort_requests))
             .route("/collective_rpc", post(collective_rpc))
             .route("/init_weight_transfer_engine", post(init_transfer))
@@ -48,7 +48,7 @@ impl MockApi for VllmMock {
             .route("/finish_weight_update", post(finish_update))
             .route("/update_weight_version", post(update_version))
             .route("/weight_info", get(weight_info))
-            .route("/get_world_size", get(|| async { Json(json!({ "world_size": 1 })) }))
+            .route("/get_world_size", get(|| async { JsonBody(json!({ "world_size": 1 })) }))
             .merge(scale_out::routes())
     }
 
@@ -79,9 +79,9 @@ impl MockApi for VllmMock {
     }
 }
 
-async fn load(State(state): Shared) -> Json<Value> {
+async fn load(State(state): Shared) -> JsonBody<Value> {
     let counts = *state.counts.borrow();
-    Json(json!({ "server_load": counts.running + counts.waiting }))
+    JsonBody(json!({ "server_load": counts.running + counts.waiting }))
 }
 
 async fn metrics(State(state): Shared) -> String {
@@ -111,7 +111,7 @@ async fn tokenize(State(state): Shared, Body(body): Body) -> JsonResult {
             state.template.tokenizer.encode(prompt.ok_or_else(missing)?)
         }
     };
-    Ok(Json(json!({
+    Ok(JsonBody(json!({
         "count": tokens.len(),
         "max_model_len": state.options.max_model_len,
         "tokens": tokens,
@@ -121,7 +121,7 @@ async fn tokenize(State(state): Shared, Body(body): Body) -> JsonResult {
 
 async fn detokenize(State(state): Shared, Body(body): Body) -> JsonResult {
     let ids = token_ids(&body)?;
-    Ok(Json(json!({ "prompt": state.template.tokenizer.decode(&ids) })))
+    Ok(JsonBody(json!({ "prompt": state.template.tokenizer.decode(&ids) })))
 }
 
 #[derive(Debug, Deserialize)]
@@ -144,7 +144,7 @@ async fn pause(State(state): Shared, Query(query): Query<PauseQuery>) -> JsonRes
         }
     };
     state.pause(mode).await;
-    Ok(Json(json!({ "status": "paused" })))
+    Ok(JsonBody(json!({ "status": "paused" })))
 }
 
 async fn resume(State(state): Shared) -> Response {
@@ -152,11 +152,11 @@ async fn resume(State(state): Shared) -> Response {
         return disconnected();
     }
     state.resume();
-    Json(json!({ "status": "resumed" })).into_response()
+    JsonBody(json!({ "status": "resumed" })).into_response()
 }
 
-async fn is_paused(State(state): Shared) -> Json<Value> {
-    Json(json!({ "is_paused": !state.gate.borrow().admitting }))
+async fn is_paused(State(state): Shared) -> JsonBody<Value> {
+    JsonBody(json!({ "is_paused": !state.gate.borrow().admitting }))
 }
 
 #[derive(Debug, Deserialize)]
@@ -169,29 +169,29 @@ fn default_level() -> u32 {
     1
 }
 
-async fn sleep(State(state): Shared, Query(query): Query<SleepQuery>) -> Json<Value> {
+async fn sleep(State(state): Shared, Query(query): Query<SleepQuery>) -> JsonBody<Value> {
     state.gate.send_modify(|gate| {
         gate.admitting = false;
         gate.asleep = true;
     });
     state.abort(|_| true);
     state.wait_until_idle().await;
-    Json(json!({ "status": "sleeping", "level": query.level }))
+    JsonBody(json!({ "status": "sleeping", "level": query.level }))
 }
 
-async fn wake_up(State(state): Shared) -> Json<Value> {
+async fn wake_up(State(state): Shared) -> JsonBody<Value> {
     state.gate.send_modify(|gate| gate.asleep = false);
     state.resume();
-    Json(json!({ "status": "awake", "tags": null }))
+    JsonBody(json!({ "status": "awake", "tags": null }))
 }
 
-async fn is_sleeping(State(state): Shared) -> Json<Value> {
+async fn is_sleeping(State(state): Shared) -> JsonBody<Value> {
     let gate = state.gate.borrow();
     // A pause counts as sleep, as in vLLM.
-    Json(json!({ "is_sleeping": gate.asleep || !gate.admitting }))
+    JsonBody(json!({ "is_sleeping": gate.asleep || !gate.admitting }))
 }
 
-async fn abort_requests(State(state): Shared, Body(body): Body) -> Json<Value> {
+async fn abort_requests(State(state): Shared, Body(body): Body) -> JsonBody<Value> {
     let ids = body.get("request_ids").and_then(Value::as_array).into_iter().flatten();
     let ids: Vec<&str> = ids.filter_map(Value::as_str).collect();
     // As vLLM does: the number of ids in the request, whether or not they are known.
@@ -201,7 +201,7 @@ async fn abort_requests(State(state): Shared, Body(body): Body) -> Json<Value> {
         state.abort(|id| ids.contains(&id));
         ids.len()
     };
-    Json(json!({ "status": "aborted", "aborted": aborted }))
+    JsonBody(json!({ "status": "aborted", "aborted": aborted }))
 }
 
 async fn collective_rpc(State(state): Shared, Body(body): Body) -> Response {
@@ -221,7 +221,7 @@ async fn collective_rpc(State(state): Shared, Body(body): Body) -> Response {
         .update(WeightSource::Directory(&path))
         .await
         .map_or_else(IntoResponse::into_response, |_| {
-            Json(json!({ "results": [null] })).into_response()
+            JsonBody(json!({ "results": [null] })).into_response()
         })
 }
 
@@ -235,13 +235,13 @@ fn missing(field: &str) -> Response {
 async fn init_transfer(Body(body): Body) -> Response {
     match body.get("init_info") {
         None | Some(Value::Null) => missing("init_info"),
-        Some(_) => Json(json!({ "message": "Weight transfer initialized" })).into_response(),
+        Some(_) => JsonBody(json!({ "message": "Weight transfer initialized" })).into_response(),
     }
 }
 
-async fn start_update(State(state): Shared) -> Json<Value> {
+async fn start_update(State(state): Shared) -> JsonBody<Value> {
     state.lock().pending = None;
-    Json(json!({ "message": "Weight update started" }))
+    JsonBody(json!({ "message": "Weight update started" }))
 }
 
 async fn update_weights(State(state): Shared, Body(body): Body) -> Response {
@@ -251,10 +251,13 @@ async fn update_weights(State(state): Shared, Body(body): Body) -> Response {
     let version = info.get("version").and_then(Value::as_u64);
     let next = state.gate.borrow().version + 1;
     state.lock().pending = Some(version.unwrap_or(next));
-    Json(json!({ "message": "Weights updated" })).into_response()
+    JsonBody(json!({ "message": "Weights updated" })).into_response()
 }
 
-async fn finish_update(State(state): Shared, Body(body): Body) -> Result<Json<Value>, ApiError> {
+async fn finish_update(
+    State(state): Shared,
+    Body(body): Body,
+) -> Result<JsonBody<Value>, ApiError> {
     let pending = state.lock().pending.take();
     if let Some(version) = pending {
         state.update(WeightSource::Sent(version)).await?;
@@ -262,15 +265,18 @@ async fn finish_update(State(state): Shared, Body(body): Body) -> Result<Json<Va
     if let Some(name) = body.get("weight_version").and_then(Value::as_str) {
         state.rename(name);
     }
-    Ok(Json(json!({ "message": "Weight update finished" })))
+    Ok(JsonBody(json!({ "message": "Weight update finished" })))
 }
 
-async fn update_version(State(state): Shared, Body(body): Body) -> Result<Json<Value>, ApiError> {
+async fn update_version(
+    State(state): Shared,
+    Body(body): Body,
+) -> Result<JsonBody<Value>, ApiError> {
     let name = required(&body, "new_version")?;
     state.rename(name);
-    Ok(Json(json!({ "success": true, "new_version": name })))
+    Ok(JsonBody(json!({ "success": true, "new_version": name })))
 }
 
-async fn weight_info(State(state): Shared) -> Json<Value> {
-    Json(json!({ "weight_version": state.version_name() }))
+async fn weight_info(State(state): Shared) -> JsonBody<Value> {
+    JsonBody(json!({ "weight_version": state.version_name() }))
 }

@@ -19,10 +19,10 @@ async fn refusing() -> String {
     let models = json!({ "object": "list", "data": [{ "id": "m", "object": "model" }] });
     let refuse = || async {
         let error = json!({ "error": { "message": "the licence has run out", "code": null } });
-        (StatusCode::BAD_REQUEST, rollway_net::Json(error))
+        (StatusCode::BAD_REQUEST, rollway_net::JsonBody(error))
     };
     let routes = Router::new()
-        .route("/v1/models", get(async || rollway_net::Json(models)))
+        .route("/v1/models", get(async || rollway_net::JsonBody(models)))
         .route("/health", get(async || "well"))
         .fallback(refuse);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

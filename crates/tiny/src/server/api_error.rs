@@ -2,7 +2,7 @@
 
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use rollway_net::Json;
+use rollway_net::JsonBody;
 use serde_json::json;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,6 +43,6 @@ impl IntoResponse for TinyApiError {
             "param": self.param,
             "code": self.status.as_u16(),
         });
-        (self.status, Json(json!({ "error": error }))).into_response()
+        (self.status, JsonBody(json!({ "error": error }))).into_response()
     }
 }

@@ -7,7 +7,7 @@ use axum::body::{Body, Bytes};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::{StreamExt as _, future, stream};
-use rollway_net::Json;
+use rollway_net::JsonBody;
 use rollway_tiny_model::Vocabulary;
 use serde_json::{Value, json};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
@@ -100,7 +100,7 @@ impl TinyResponse {
                 choices[piece.choice].push(piece);
             }
         }
-        Ok(Json(self.body(&choices)).into_response())
+        Ok(JsonBody(self.body(&choices)).into_response())
     }
 
     /// Responds with server-sent events. Waits for the first token, so that a refusal gets its

@@ -13,7 +13,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use parking_lot::Mutex;
 use rollway_base::Secret;
-use rollway_net::Json;
+use rollway_net::JsonBody;
 use rollway_tiny_model::{ModelWeights, Vocabulary};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -127,7 +127,7 @@ async fn complete(
 }
 
 /// Returns the text of tokens. Special ones have a name, as they have no character.
-async fn detokenize(State(shared): Server, body: Bytes) -> Result<Json<Value>, TinyApiError> {
+async fn detokenize(State(shared): Server, body: Bytes) -> Result<JsonBody<Value>, TinyApiError> {
     let body = json_of(&body)?;
     let ids = body["tokens"].as_array().and_then(|ids| ids.iter().map(Value::as_u64).collect());
     let Some(ids) = ids else {
@@ -140,7 +140,7 @@ async fn detokenize(State(shared): Server, body: Bytes) -> Result<Json<Value>, T
         Ok(id) => shared.options.vocabulary.decode(&[id]),
         Err(_) => String::new(),
     };
-    Ok(Json(json!({ "prompt": ids.iter().map(text).collect::<String>() })))
+    Ok(JsonBody(json!({ "prompt": ids.iter().map(text).collect::<String>() })))
 }
 
 async fn health(State(shared): Server) -> StatusCode {
@@ -150,7 +150,7 @@ async fn health(State(shared): Server) -> StatusCode {
     }
 }
 
-async fn models(State(shared): Server) -> Json<Value> {
+async fn models(State(shared): Server) -> JsonBody<Value> {
     let model = json!({
         "id": shared.options.model,
         "object": "model",
@@ -160,7 +160,7 @@ async fn models(State(shared): Server) -> Json<Value> {
         "parent": null,
         "max_model_len": shared.options.weights.shape().context,
     });
-    Json(json!({ "object": "list", "data": [model] }))
+    JsonBody(json!({ "object": "list", "data": [model] }))
 }
 
 #[derive(Debug, Deserialize)]
@@ -180,17 +180,17 @@ async fn pause(State(shared): Server, Query(query): Query<TinyPauseQuery>) -> Re
     };
     shared.is_paused.store(true, Ordering::Relaxed);
     shared.generation.call(move |batch, done| batch.pause(mode, done)).await;
-    Json(json!({ "status": "paused" })).into_response()
+    JsonBody(json!({ "status": "paused" })).into_response()
 }
 
-async fn is_paused(State(shared): Server) -> Json<Value> {
-    Json(json!({ "is_paused": shared.is_paused.load(Ordering::Relaxed) }))
+async fn is_paused(State(shared): Server) -> JsonBody<Value> {
+    JsonBody(json!({ "is_paused": shared.is_paused.load(Ordering::Relaxed) }))
 }
 
-async fn resume(State(shared): Server) -> Json<Value> {
+async fn resume(State(shared): Server) -> JsonBody<Value> {
     shared.is_paused.store(false, Ordering::Relaxed);
     shared.generation.send(GenerationBatch::resume);
-    Json(json!({ "status": "resumed" }))
+    JsonBody(json!({ "status": "resumed" }))
 }
 
 #[derive(Debug, Deserialize)]
@@ -200,23 +200,29 @@ struct ResetCacheQuery {
 }
 
 /// There is no prefix cache, only the caches of running requests.
-async fn reset_cache(State(shared): Server, Query(query): Query<ResetCacheQuery>) -> Json<Value> {
+async fn reset_cache(
+    State(shared): Server,
+    Query(query): Query<ResetCacheQuery>,
+) -> JsonBody<Value> {
     if query.reset_running_requests {
         shared.generation.send(GenerationBatch::clear_cache);
     }
-    Json(json!({ "success": true }))
+    JsonBody(json!({ "success": true }))
 }
 
-async fn abort(State(shared): Server, body: Bytes) -> Result<Json<Value>, TinyApiError> {
+async fn abort(State(shared): Server, body: Bytes) -> Result<JsonBody<Value>, TinyApiError> {
     let body = json_of(&body)?;
     let ids = body.get("request_ids").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
     let ids: Vec<String> = ids.iter().filter_map(Value::as_str).map(str::to_owned).collect();
     let count = ids.len();
     shared.generation.send(move |batch| batch.abort(&ids));
-    Ok(Json(json!({ "status": "aborted", "aborted": count })))
+    Ok(JsonBody(json!({ "status": "aborted", "aborted": count })))
 }
 
-async fn collective_rpc(State(shared): Server, body: Bytes) -> Result<Json<Value>, TinyApiError> {
+async fn collective_rpc(
+    State(shared): Server,
+    body: Bytes,
+) -> Result<JsonBody<Value>, TinyApiError> {
     let body = json_of(&body)?;
     let failed = |message: String| TinyApiError::new(StatusCode::INTERNAL_SERVER_ERROR, message);
     match body.get("method").and_then(Value::as_str) {
@@ -240,7 +246,7 @@ async fn collective_rpc(State(shared): Server, body: Bytes) -> Result<Json<Value
         let _ = done.send(());
     };
     shared.generation.call(replace).await;
-    Ok(Json(json!({ "results": [null] })))
+    Ok(JsonBody(json!({ "results": [null] })))
 }
 
 /// Reads a weights file, or the one in a folder.
@@ -249,15 +255,18 @@ fn load(path: &Path) -> Result<ModelWeights, String> {
     ModelWeights::load(&file).map_err(|error| error.to_string())
 }
 
-async fn update_version(State(shared): Server, body: Bytes) -> Result<Json<Value>, TinyApiError> {
+async fn update_version(
+    State(shared): Server,
+    body: Bytes,
+) -> Result<JsonBody<Value>, TinyApiError> {
     let body = json_of(&body)?;
     let Some(version) = body.get("new_version").and_then(Value::as_str) else {
         return Err(TinyApiError::bad("Field required: new_version").at("new_version"));
     };
     shared.set_version(version);
-    Ok(Json(json!({ "success": true, "new_version": version })))
+    Ok(JsonBody(json!({ "success": true, "new_version": version })))
 }
 
-async fn weight_info(State(shared): Server) -> Json<Value> {
-    Json(json!({ "weight_version": shared.version().as_ref() }))
+async fn weight_info(State(shared): Server) -> JsonBody<Value> {
+    JsonBody(json!({ "weight_version": shared.version().as_ref() }))
 }

@@ -6,7 +6,7 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use http::{HeaderMap, StatusCode};
-use rollway_net::Json;
+use rollway_net::JsonBody;
 use serde_json::{Map, Value, json};
 
 use super::super::format::{CREATED, Format, aligned, returned_finish, returned_ids};
@@ -66,7 +66,7 @@ async fn render(State(state): Shared, headers: HeaderMap, Body(body): Body) -> J
     // The real server passes on what the tools allow as a grammar.
     let tools = json!({ "tools": fields.get("tools"), "tool_choice": fields.get("tool_choice") });
     sampling.insert("extra_args".to_owned(), tools);
-    Ok(Json(json!({
+    Ok(JsonBody(json!({
         "request_id": request.id,
         "token_ids": request.prompts[0],
         "features": null,
@@ -196,7 +196,7 @@ impl Format for Tokens {
 
 async fn derender(State(state): Shared, Body(body): Body) -> Response {
     match check_enabled(&state).and_then(|()| chat_response(&state, &body)) {
-        Ok(response) => Json(response).into_response(),
+        Ok(response) => JsonBody(response).into_response(),
         Err(error) => error.into_response(),
     }
 }
