@@ -106,7 +106,12 @@ impl Target {
         taken
     }
 
-    pub(super) fn request(&self, key: &str, stream: bool, tokens: u32) -> Vec<u8> {
+    pub(super) fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// Returns the body of a request.
+    pub(super) fn body(&self, stream: bool, tokens: u32) -> String {
         let content = "The sea is wide and the harbour is small. ".repeat(24);
         let mut body = json!({
             "model": self.model,
@@ -119,7 +124,11 @@ impl Target {
             body["logprobs"] = json!(true);
             body["top_logprobs"] = json!(0);
         }
-        let body = body.to_string();
+        body.to_string()
+    }
+
+    pub(super) fn request(&self, key: &str, stream: bool, tokens: u32) -> Vec<u8> {
+        let body = self.body(stream, tokens);
         format!(
             "POST /v1/chat/completions HTTP/1.1\r\nhost: {}\r\nauthorization: Bearer {key}\r\n\
              content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",

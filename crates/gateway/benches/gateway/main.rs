@@ -1,6 +1,6 @@
 //! Cost of the gateway beside other proxies: requests directly to a mock server, through a bare
 //! reverse proxy (the lower bound), through the gateway with every response recorded, and through
-//! the installed peers. Then as many concurrent streams as a process can have.
+//! the installed peers. Then 10,000 concurrent streams, or as many as the open files allow.
 //!
 //! `cargo xtask bench gateway`. Every server is a process of its own; the rows alternate, so that
 //! other load affects all of them. Compare processor time within a run.
@@ -8,6 +8,7 @@
 #![expect(clippy::print_stdout, reason = "a benchmark prints its results")]
 
 mod children;
+mod http2;
 mod load;
 mod peers;
 mod roles;
@@ -17,6 +18,7 @@ use std::time::Duration;
 
 use children::Child;
 use load::{Job, Outcome, Target};
+use rollway_base::open_files;
 
 /// Rounds of each row, and their duration.
 const ROUNDS: u32 = 3;
@@ -35,6 +37,8 @@ fn main() {
         roles::play(&role);
         return;
     }
+    // Of this process and of those that it starts.
+    open_files::raise_limit().expect("a limit of open files");
     // Without `--bench` it only checks that everything runs.
     let is_bench = std::env::args().any(|word| word == "--bench");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();

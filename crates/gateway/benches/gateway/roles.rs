@@ -8,6 +8,7 @@ use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::response::Response;
 use axum::serve::ListenerExt as _;
+use rollway_base::listener::{ListenerKind, ListenerLimits};
 use rollway_base::{Secret, ServerKind};
 use rollway_experience::deserialize_many;
 use rollway_gateway::gateway::{Gateway, GatewayHandle, GatewayOptions};
@@ -64,6 +65,7 @@ fn simulation(words: &[String]) -> MockServerOptions {
         lengths: CompletionLengths::Fixed(1024),
         // Records are not needed.
         max_records: 0,
+        listener: ListenerLimits { is_main: true, ..ListenerLimits::of(ListenerKind::MockServer) },
         ..MockServerOptions::default()
     }
 }
@@ -71,6 +73,7 @@ fn simulation(words: &[String]) -> MockServerOptions {
 async fn gateway(words: &[String]) -> Gateway {
     let spec = ServerSpec::new("policy", true, ServerKind::Vllm, words[0].clone());
     let mut options = GatewayOptions::new(Secret::random().expect("random bytes"));
+    options.limits.listener.is_main = true;
     options.models.max_in_flight = words[2].parse().expect("a number of places");
     options.models.max_wait = Duration::from_secs(600);
     Gateway::start(options, vec![spec]).await.expect("a gateway")
