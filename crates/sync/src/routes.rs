@@ -291,7 +291,7 @@ async fn metrics(
     JsonBody(call): JsonBody<MetricsSince>,
 ) -> Reply<TrainMetricsPage> {
     let timeout = seconds(call.timeout).min(LONG_POLL_TIMEOUT);
-    shared.driver.metrics(call.since, timeout).await.map(Json).ok_or_else(stopping)
+    shared.driver.metrics(call.since, timeout).await.map(JsonBody).ok_or_else(stopping)
 }
 
 /// `null`: the request must be repeated.
@@ -309,17 +309,17 @@ async fn wait(
 
 async fn wait_status(State(shared): Shares, JsonBody(call): JsonBody<Since>) -> Reply<WaitStatus> {
     let timeout = seconds(call.timeout).min(LONG_POLL_TIMEOUT);
-    shared.driver.wait_status(call.since, timeout).await.map(Json).ok_or_else(stopping)
+    shared.driver.wait_status(call.since, timeout).await.map(JsonBody).ok_or_else(stopping)
 }
 
 async fn explorers_left(State(shared): Shares, JsonBody(call): JsonBody<Since>) -> Reply<bool> {
     let timeout = seconds(call.timeout).min(LONG_POLL_TIMEOUT);
-    shared.driver.explorers_left(timeout).await.map(Json).ok_or_else(stopping)
+    shared.driver.explorers_left(timeout).await.map(JsonBody).ok_or_else(stopping)
 }
 
 async fn publish(State(shared): Shares, JsonBody(call): JsonBody<Publish>) -> Reply<()> {
     let published = shared.store.publish(call.version, call.location.into()).await;
-    published.map(Json).map_err(|error| refused(&error))
+    published.map(JsonBody).map_err(|error| refused(&error))
 }
 
 /// Receives the content of a safetensors file.
@@ -339,7 +339,7 @@ async fn weights(State(shared): Shares, Path(version): Path<u64>, body: Body) ->
         write(&mut body, draft.path().join(MODEL)).await?;
         store.finish(draft, version).await
     };
-    taken.await.map(Json).map_err(|error| refused(&error))
+    taken.await.map(JsonBody).map_err(|error| refused(&error))
 }
 
 async fn write(body: &mut BodyDataStream, path: PathBuf) -> Result<(), SyncError> {
