@@ -51,8 +51,8 @@ choices! {
         /// From GPU to GPU, through endpoints of the servers: `rw.publish_weights`. Only in mode
         /// `both`; falls back to files if the transfer fails.
         Nccl,
-        /// Through the memory of the job's machine: the trainer pushes them, and servers on the same
-        /// machine load them.
+        /// Through the memory of the job's machine: the trainer pushes them, and servers on the
+        /// same machine load them.
         Memory,
     }
 

@@ -187,8 +187,8 @@ impl Check<'_> {
         if let Some(url) = urls.iter().find(is_elsewhere) {
             let message =
                 format!("`memory` needs servers on this machine, and {url} may be another");
-            let note = "its servers cannot read the memory of this machine: use `checkpoint` with a \
-                        `checkpoint_root_dir` that all machines share, or `nccl`";
+            let note = "another machine cannot read the memory of this one: use `checkpoint` with \
+                        a `checkpoint_root_dir` that all machines share, or `nccl`";
             self.warn(METHOD, message, note);
         }
     }
