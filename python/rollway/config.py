@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import itertools
 import json
 import os
 import re
@@ -161,16 +162,30 @@ def _defaults() -> dict[str, Any]:
     return {**values, "name": _default_name()}
 
 
+#: Numbers of the default names of this process.
+_default_names = itertools.count()
+
+
 @functools.cache
 def _default_name() -> str:
     """Returns the name of jobs of this process that are not named: script, time and process id.
 
     A script that is run again, or another script of the same folder, gets a job folder of its own.
+    The next configuration after a finished job, such as of a notebook cell that is run again, gets
+    another name.
     """
     script = getattr(sys.modules.get("__main__"), "__file__", None)
     stem = os.path.splitext(os.path.basename(script))[0] if script else "python"
     stem = re.sub(r"[^A-Za-z0-9_.-]", "_", stem).strip("._") or "python"
-    return f"{stem}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{os.getpid()}"
+    number = next(_default_names)
+    suffix = f"-{number}" if number else ""
+    return f"{stem}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{os.getpid()}{suffix}"
+
+
+def job_finished(name: str) -> None:
+    """Gives later configurations another default name if the finished job had the current one."""
+    if name == _default_name():
+        _default_name.cache_clear()
 
 
 def _text(values: Any) -> str:

@@ -99,6 +99,20 @@ def test_a_workflow_of_a_script_is_evaluated_and_seen(config):
     assert steps[0]["mode"] == "bench" and steps[1]["score"] == row["score"]
 
 
+def test_unnamed_jobs_of_one_process_have_folders_of_their_own(config):
+    config.mode = "both"
+    config.buffer.total_steps = 1
+    config.buffer.explorer_input.eval_tasksets = []
+    values = config.to_dict()
+    del values["name"]
+    folders = []
+    for _ in range(2):
+        with rw.Explorer(rw.Config.from_dict(values)) as explorer:
+            explorer.explore().result()
+            folders.append(explorer.job_dir.name)
+    assert len(set(folders)) == 2 and all(str(os.getpid()) in name for name in folders), folders
+
+
 @rw.workflow
 async def halts(task, model):
     """Is quick, or hangs in a stage."""

@@ -114,7 +114,8 @@ section! {
         pub group: String,
         /// Name of the job: the folder of all its files. Absent: the name of the configuration file
         /// without its extension; in Python without a file, that of the script with the time of its
-        /// start, so that no script reads the experiences of another. Set it to resume a job.
+        /// start, so that no script reads the experiences of another, and after a finished job a
+        /// new one. Set it to resume a job.
         pub name: String = "rft".to_owned(),
         /// Folder of all projects. Empty: `checkpoints` in the current folder.
         pub checkpoint_root_dir: String,

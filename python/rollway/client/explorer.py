@@ -18,7 +18,7 @@ from rollway.client import _launch
 from rollway.client._pending import PendingResult, identity
 from rollway.client._runner_states import Row, RunnerStatesMixin
 from rollway.client.scheduler import STOP_TIMEOUT, BatchId, _Ready
-from rollway.config import Config
+from rollway.config import Config, job_finished
 from rollway.errors import Error, NotStarted, WorkflowUnavailable
 from rollway.models.base import Model
 from rollway.models.echo import Echo
@@ -73,6 +73,7 @@ class Explorer(RunnerStatesMixin):
             raise ValueError("there is no rollout model: leave it out to use the configuration's")
         self._on_event = on_event
         self._engine: Any = None
+        self._is_stopped = False
         self._keys: list[str] = []
         weakref.finalize(self, _forget, self._keys)
 
@@ -102,6 +103,7 @@ class Explorer(RunnerStatesMixin):
     def stop(self) -> None:
         """Stops `explore`, `eval`, `benchmark` and `serve` gracefully; callable from any thread."""
         if self._engine is not None:
+            self._is_stopped = True
             self._engine.stop()
 
     async def __aenter__(self) -> Explorer:
@@ -125,7 +127,13 @@ class Explorer(RunnerStatesMixin):
         one, or the program of `trainer.command`. If there is none, this is logged, and a trainer
         that is started from outside is expected.
         """
-        return self._call("explore", lambda engine: engine.explore(), identity)
+
+        def explored(name: str) -> str:
+            if not self._is_stopped:
+                job_finished(str(self.config.name))
+            return name
+
+        return self._call("explore", lambda engine: engine.explore(), explored)
 
     def eval(self) -> PendingResult[list[dict[str, Any]]]:
         """Evaluates the loaded weights on every set of `eval_tasksets`.
@@ -254,7 +262,8 @@ class Explorer(RunnerStatesMixin):
             path = os.pathsep.join(os.path.abspath(path) for path in sys.path)
             hidden = dict.fromkeys(self._keys, "")
             config.explorer.env_vars = {"PYTHONPATH": path, **config.explorer.env_vars, **hidden}
-        text = json.dumps(config.changed())
+        # The default name of this process is not that of the engine.
+        text = json.dumps({"name": str(config.name), **config.changed()})
         ours = (operators.registered(), operators.maker(self._auxiliary))
         return _rollway.Explorer(text, self.config.folder, spawn, definitions, self._on_event, ours)
 
