@@ -20,8 +20,10 @@ section! {
         #[schemars(range(min = 1))]
         pub max_requests_per_server: u32 = 16_384,
         /// Sends fewer requests to a server that reports a queue or preemptions, and more again
-        /// when it has room; the others wait in the gateway, for the first server with room.
-        pub adaptive_concurrency: bool = true,
+        /// when it has room; the others wait in the gateway, for the first server with room. Off by
+        /// default: it protects a server from preemptions, but costs throughput where requests
+        /// only queue (11 to 16 % with 64 callers on a real vLLM that runs eight at once).
+        pub adaptive_concurrency: bool = false,
         /// Lower bound of `adaptive_concurrency` for the requests in flight at one server.
         #[schemars(range(min = 1))]
         pub min_requests_per_server: u32 = 8,

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! gateway [--runs N] [--tool-calls RATE] [--retokenize BOOL] [--tokens-per-second N]
-//!     [--health-interval SECONDS] [--sampling JSON] ENGINE=URL ...
+//!     [--health-interval SECONDS] [--adaptive BOOL] [--sampling JSON] ENGINE=URL ...
 //! ```
 //!
 //! `ENGINE` is `vllm`, `sglang`, `llama_cpp` or `openai`; `simulated` as the URL starts such a
@@ -32,6 +32,7 @@ const DEADLINE: Duration = Duration::from_secs(1);
 struct Arguments {
     runs: u32,
     health_interval: Option<Duration>,
+    is_adaptive: Option<bool>,
     sampling: Map<String, Value>,
     simulated: MockServerOptions,
     servers: Vec<(String, String)>,
@@ -59,6 +60,9 @@ async fn main() -> Result<(), Failure> {
     if let Some(interval) = arguments.health_interval {
         options.models.health_interval = interval;
     }
+    if let Some(is_adaptive) = arguments.is_adaptive {
+        options.models.is_adaptive = is_adaptive;
+    }
     options.sampling = arguments.sampling;
     let gateway = Gateway::start(options, specs).await?;
     let handle = gateway.handle();
@@ -84,8 +88,9 @@ async fn main() -> Result<(), Failure> {
 fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, Failure> {
     let simulated = MockServerOptions::default();
     let servers = Vec::new();
-    let (health_interval, sampling) = (None, Map::new());
-    let mut arguments = Arguments { runs: 1, health_interval, sampling, simulated, servers };
+    let (health_interval, is_adaptive, sampling) = (None, None, Map::new());
+    let mut arguments =
+        Arguments { runs: 1, health_interval, is_adaptive, sampling, simulated, servers };
     while let Some(word) = words.next() {
         if let Some((engine, url)) = word.split_once('=') {
             arguments.servers.push((engine.to_owned(), url.to_owned()));
@@ -98,6 +103,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, Failure> 
                 let interval = Duration::try_from_secs_f64(value.parse()?)?;
                 arguments.health_interval = Some(interval);
             }
+            "--adaptive" => arguments.is_adaptive = Some(value.parse()?),
             "--sampling" => arguments.sampling = serde_json::from_str(&value)?,
             "--tool-calls" => arguments.simulated.tool_call_rate = value.parse()?,
             "--retokenize" => arguments.simulated.drift = value.parse()?,

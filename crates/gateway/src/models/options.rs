@@ -47,7 +47,7 @@ impl Default for RoutingOptions {
             max_failures: 3,
             max_in_flight: 16_384,
             min_in_flight: 8,
-            is_adaptive: true,
+            is_adaptive: false,
             load_interval: Some(Duration::from_secs(1)),
             lead: 16,
             max_wait: Duration::from_secs(60),

@@ -12,6 +12,7 @@ use crate::stand_in::options;
 /// Options with loads that are read all the time.
 fn adaptive() -> RoutingOptions {
     RoutingOptions {
+        is_adaptive: true,
         load_interval: Some(Duration::from_millis(5)),
         min_in_flight: 2,
         max_in_flight: 64,
