@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 
 import openai
 import tiny_model
@@ -35,6 +36,14 @@ def client(gateway, key: str) -> openai.OpenAI:
 def async_client(gateway, key: str) -> openai.AsyncOpenAI:
     """Returns a client of a run, without retries of its own."""
     return openai.AsyncOpenAI(base_url=gateway.base_url, api_key=key, max_retries=0, timeout=600)
+
+
+def wait_for(condition, seconds: float = 120) -> None:
+    """Waits until a condition holds."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not become true in time"
+        time.sleep(0.02)
 
 
 def random_text(draw: random.Random, most: int = 5) -> str:

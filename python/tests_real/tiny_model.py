@@ -16,7 +16,7 @@ import sys
 import numpy as np
 
 HIDDEN, LAYERS, HEADS, KV_HEADS, HEAD, INNER = 128, 2, 4, 2, 32, 256
-MAX_LENGTH = 2048
+MAX_LENGTH = 20480
 
 SPECIAL = ["<unk>", "<|im_start|>", "<|im_end|>"]
 CHARACTERS = ["\n", *(chr(code) for code in range(32, 127))]

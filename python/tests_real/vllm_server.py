@@ -67,7 +67,7 @@ class Vllm:
         command = [self._python, "-m", "vllm.entrypoints.openai.api_server"]
         command += ["--model", str(self._model), "--served-model-name", "tiny"]
         command += ["--host", "127.0.0.1", "--port", str(self.port)]
-        command += ["--max-model-len", "2048", "--dtype", "float32", "--enforce-eager"]
+        command += ["--max-model-len", "20480", "--dtype", "float32", "--enforce-eager"]
         command += ["--max-num-seqs", "64", "--logprobs-mode", "processed_logprobs"]
         command += ["--generation-config", "vllm", "--enable-scale-out"]
         command += ["--enable-auto-tool-choice", "--tool-call-parser", "hermes", *self._arguments]
