@@ -10,7 +10,8 @@
 //! Ray ends the workers of a launcher process that dies, which is restarted. The process ends when
 //! its standard input closes, so that nothing outlives the engine.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
 use std::io;
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -19,6 +20,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
+use rollway_config::secrets::secret_variables;
 use rollway_config::{ClusterConfig, Config, Placement};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -56,6 +58,9 @@ pub struct RayLauncherOptions {
     pub namespace: String,
     /// Timeout of joining the cluster.
     pub join_timeout: Duration,
+    /// Environment variables with secrets of this process, which are not passed on: the processes
+    /// of a local cluster inherit those of the launcher process.
+    pub removed_env: BTreeSet<String>,
 }
 
 impl RayLauncherOptions {
@@ -70,6 +75,7 @@ impl RayLauncherOptions {
             args: workers.ray_launcher.clone().unwrap_or_else(|| python::arguments(Self::SCRIPT)),
             namespace: cluster.namespace.clone().unwrap_or_else(job),
             cluster,
+            removed_env: secret_variables(config),
             join_timeout: config.explorer.supervision.start_timeout.into(),
         }
     }
@@ -125,13 +131,23 @@ struct RayLauncherState {
     logged: Option<String>,
 }
 
-#[derive(Debug)]
 struct Worker {
     status: LaunchStatus,
     ended: oneshot::Sender<ProcessExit>,
     /// Start order. `None` once it was sent.
     order: Option<Value>,
     is_placed: bool,
+}
+
+/// Omits the order: its environment has the secret of the worker.
+impl fmt::Debug for Worker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { status, is_placed, .. } = self;
+        f.debug_struct("Worker")
+            .field("status", status)
+            .field("is_placed", is_placed)
+            .finish_non_exhaustive()
+    }
 }
 
 /// Event of the launcher process.
@@ -320,7 +336,11 @@ async fn serve(
 impl RayShared {
     fn spawn(&self) -> io::Result<(Child, ChildStdin, ChildStdout)> {
         let options = &self.options;
-        let mut child = Command::new(&options.program)
+        let mut command = Command::new(&options.program);
+        for name in &options.removed_env {
+            command.env_remove(name);
+        }
+        let mut child = command
             .args(&options.args)
             .env("RAY_COLOR_PREFIX", "0")
             .stdin(Stdio::piped())
@@ -417,4 +437,43 @@ async fn write_orders(mut stdin: ChildStdin, mut orders: mpsc::UnboundedReceiver
 fn unexpected(what: &str) -> ClusterError {
     let hint = "see its output in the log";
     ClusterError { what: what.to_owned(), hint: hint.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn options(script: &str, keys: &Value) -> RayLauncherOptions {
+        let config = Config::from_value(keys).expect("a configuration");
+        let workers = WorkerPoolOptions::new("sh");
+        let args = vec!["-c".to_owned(), script.to_owned()];
+        RayLauncherOptions {
+            program: "sh".into(),
+            args,
+            ..RayLauncherOptions::new(&config, &workers)
+        }
+    }
+
+    #[tokio::test]
+    async fn secrets_of_the_engine_do_not_reach_the_cluster() {
+        // Cargo sets both variables; the configuration names the first one as a secret.
+        let script = r#"
+            found="${CARGO_PKG_NAME-none},$CARGO_PKG_VERSION"
+            echo '{"event": "failed", "message": "'"$found"'", "hint": ""}'
+        "#;
+        let keys = json!({ "explorer": { "proxy_key_env": "CARGO_PKG_NAME" } });
+        let error = RayLauncher::open(options(script, &keys)).await.expect_err("it has failed");
+        assert_eq!(error.what, concat!("none,", env!("CARGO_PKG_VERSION")));
+    }
+
+    #[test]
+    fn a_worker_is_shown_without_its_environment() {
+        let (ended, _exit) = oneshot::channel();
+        let order = Some(json!({ "env": { "ROLLWAY_WORKER_SECRET": "open sesame" } }));
+        let status = LaunchStatus::default();
+        let worker = Worker { status, ended, order, is_placed: false };
+        assert!(!format!("{worker:?}").contains("sesame"));
+    }
 }
