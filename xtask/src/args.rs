@@ -228,7 +228,7 @@ mod tests {
         for (line, message) in [
             ("", "a command is missing"),
             ("tset", "unknown command: tset; known: test, bench, "),
-            ("test clipy", "unknown step of `test`: clipy; known: fmt, clippy, "),
+            ("test clipy", "unknown step of `test`: clipy; known: fmt, deny, "),
             ("help me", "unexpected argument: me"),
         ] {
             let error = parse_line(line).unwrap_err();

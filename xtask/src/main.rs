@@ -9,6 +9,7 @@
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command-line tool prints")]
 
 mod args;
+mod deny;
 mod docs;
 mod fuzz;
 mod kills;

@@ -36,6 +36,13 @@ impl Shell {
         })
     }
 
+    /// Returns a shell with another program in place of cargo.
+    #[cfg(test)]
+    pub(crate) fn with_cargo(cargo: &Path) -> Self {
+        let shell = Self::from_env().expect("the environment of a test");
+        Self { cargo: cargo.into(), ..shell }
+    }
+
     /// Calls cargo with arguments separated by spaces.
     pub(crate) fn cargo(&self, arguments: &str) -> Cmd {
         self.command("cargo", &self.cargo).split_args(arguments)

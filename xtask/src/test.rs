@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use crate::deny;
 use crate::pages;
 use crate::services::agents;
 use crate::services::llama;
@@ -45,6 +46,7 @@ const fn step(
 
 pub(crate) const STEPS: &[TestStep] = &[
     step("fmt", "check the formatting of all Rust files", fmt),
+    step("deny", "check dependencies with cargo-deny, if it is installed", deny::test),
     step("clippy", "lint all Rust code; a warning is a failure", clippy),
     step("doc", "build the documentation; a warning is a failure", doc),
     step("rust", "run every Rust test, scenario and tidy check", rust),
