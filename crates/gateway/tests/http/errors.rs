@@ -1,11 +1,12 @@
 //! Error responses.
 
 use rollway_base::ServerKind;
-use rollway_mock_server::MockFault;
+use rollway_gateway::gateway::GatewayLimits;
+use rollway_mock_server::{MockFault, MockServerOptions};
 use rollway_recording::RecordError;
 use serde_json::{Value, json};
 
-use super::help::{ADMIN, World, events, read, says, streams};
+use super::help::{ADMIN, World, events, options, read, says, streams};
 
 /// Checks the form of OpenAI's API.
 fn check_form(error: &Value, status: u16) {
@@ -165,4 +166,27 @@ async fn compressed_bodies_are_refused_by_their_name() {
     let body = json!({ "messages": [{ "role": "user", "content": "hi" }] });
     let request = run.chat(&body).header("content-encoding", "identity");
     assert_eq!(read(request.send().await.unwrap()).await.0, 200);
+}
+
+#[tokio::test]
+async fn errors_of_runs_do_not_contain_the_addresses_of_servers() {
+    let mut options = options();
+    options.limits = GatewayLimits { max_retries: 0, ..GatewayLimits::default() };
+    let world = World::with(options, vec![MockServerOptions::default()]).await;
+    let host = "127.0.0.1";
+    assert!(world.servers[0].url().contains(host));
+    let mut number = 0;
+    for fault in [MockFault::Status(500), MockFault::Cut, MockFault::CutAfter(1)] {
+        for body in [says("x"), streams("x")] {
+            number += 1;
+            let run = world.open(number);
+            world.control().inject(fault, 1);
+            let text = run.text(&body).await;
+            assert!(text.contains("error"), "{fault:?}: {text}");
+            assert!(!text.contains(host), "{fault:?}: {text}");
+            if fault == MockFault::Cut {
+                assert!(text.contains("could not be reached"), "{text}");
+            }
+        }
+    }
 }
