@@ -20,8 +20,8 @@ const INTERVAL: f64 = 4.0;
 /// Seconds before the first token, in which all streams are opened.
 const OPENING: u32 = 20;
 
-/// Seconds after its end by the schedule at which a stream is lost.
-const PATIENCE: f64 = 120.0;
+/// Maximum seconds by which a stream may end after its schedule; later ones count as lost.
+const LATE_SECONDS: f64 = 120.0;
 
 /// Streams of proxies in Python: with more they do not end in minutes.
 const PYTHON_SESSIONS: usize = 500;
@@ -124,7 +124,8 @@ impl Streams {
             true => Some(Arc::new(Http2Connections::open(&target, sessions).await)),
             false => None,
         };
-        let timeout = f64::from(timing.opening) + f64::from(TOKENS) * timing.interval + PATIENCE;
+        let timeout =
+            f64::from(timing.opening) + f64::from(TOKENS) * timing.interval + LATE_SECONDS;
         let timeout = Duration::from_secs_f64(timeout);
         let begin = Instant::now();
         let mut tasks = tokio::task::JoinSet::new();
