@@ -270,11 +270,11 @@ def test_a_server_that_sleeps_is_not_used(vllm, vllm_gateway):
     vllm.post("/sleep?level=1")
     try:
         wait_for(lambda: vllm_gateway.server()["state"] == "unhealthy")
-        assert "/wake_up" in vllm_gateway.server()["why"]
+        assert "/wake_up" in vllm_gateway.server()["reason"]
         # A gateway that starts now cannot tell whose pause it is, but leaves the server asleep.
         with contextlib.closing(gateway_of("vllm", vllm.url, state="unhealthy")) as another:
-            assert "it sleeps" in another.server()["why"]
-        wait_for(lambda: "it sleeps" in vllm_gateway.server()["why"])
+            assert "it sleeps" in another.server()["reason"]
+        wait_for(lambda: "it sleeps" in vllm_gateway.server()["reason"])
     finally:
         vllm.post("/wake_up")
     wait_for(lambda: vllm_gateway.server()["state"] == "running")
