@@ -61,6 +61,18 @@ fn traceback_of_a_trainer_is_printed_once() {
 }
 
 #[test]
+fn traceback_of_a_trainer_in_python_ends_its_output() {
+    let script = "for line in range(30): print('line', line)\nraise ValueError('no GPU')";
+    let workspace = Workspace::new();
+    let path = workspace.path().join("train.py");
+    std::fs::write(&path, script).unwrap();
+    let ran = workspace.run("run", &borrowed(&keys(&format!("python3 {}", path.display()))));
+    assert_eq!(ran.code, Some(1), "{}", ran.stderr);
+    let (_, error) = ran.stderr.rsplit_once("\nerror: ").unwrap();
+    assert!(error.contains("| ValueError: no GPU"), "{error}");
+}
+
+#[test]
 fn trainer_and_its_children_are_killed_with_the_job() {
     for signal in ["INT", "KILL"] {
         let workspace = Workspace::new();

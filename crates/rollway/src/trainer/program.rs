@@ -65,7 +65,7 @@ pub(super) struct TrainerOutput {
 
 #[derive(Debug, Default)]
 struct LastOutput {
-    /// The last lines.
+    /// The last lines; those of `held` are at the end.
     lines: VecDeque<String>,
     /// Lines of stderr since the beginning of a traceback, which are not logged yet.
     held: Vec<String>,
@@ -75,12 +75,15 @@ impl LastOutput {
     /// Adds a line, and logs it unless it belongs to a traceback. Returns whether a traceback
     /// begins.
     fn add(&mut self, line: &str, stream: &'static str) -> bool {
-        if self.lines.len() == LAST_LINES {
+        let begins = stream == STDERR && self.held.is_empty() && line == TRACEBACK;
+        let is_held = begins || (stream == STDERR && !self.held.is_empty());
+        // Python writes its buffered output after a traceback, which stays at the end.
+        let after = if is_held { 0 } else { self.held.len() };
+        self.lines.insert(self.lines.len().saturating_sub(after), line.to_owned());
+        if self.lines.len() > LAST_LINES {
             self.lines.pop_front();
         }
-        self.lines.push_back(line.to_owned());
-        let begins = self.held.is_empty() && line == TRACEBACK;
-        if stream != STDERR || (self.held.is_empty() && !begins) {
+        if !is_held {
             log(line, stream);
             return false;
         }
