@@ -549,6 +549,15 @@ fn built_in(name: &str) -> Result<NamedTensor> {
     })
 }
 
+/// Warns of weights that a new job found in the servers: another job has loaded them.
+fn warn_of_foreign_weights(version: u64) {
+    tracing::warn!(
+        "the inference servers report weights of version {version}, but this new job has published \
+         none: they are those of another job or trainer, and experiences are labelled with their \
+         version; restart the servers with the initial weights before a new job"
+    );
+}
+
 fn identity(group: &TransferGroup) -> (String, u16, String) {
     (group.master_address.clone(), group.master_port, group.name.clone())
 }
@@ -606,6 +615,9 @@ impl ExplorerLoop {
     /// Waits for the weights of the resumed job if only the trainer can have them.
     pub(super) async fn recover_weights(&mut self, resources: &ExplorerHandles) -> Result<()> {
         if self.load_initial_weights(resources).await? {
+            if let (0, Some(version @ 1..)) = (self.version(), resources.served_version()) {
+                warn_of_foreign_weights(version);
+            }
             return Ok(());
         }
         let (step, version) = (self.plan.progress().finalized, self.version());
