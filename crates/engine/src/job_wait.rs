@@ -104,8 +104,11 @@ impl WaitReason {
             }
             Self::LastWeights => "the job waits for the last weights of the trainer".to_owned(),
             Self::Loading { version, servers } => {
+                // Servers that have them already are not listed.
+                let colon = if servers.is_empty() { "" } else { ": " };
                 format!(
-                    "the job waits for servers that load weights of version {version}: {servers}"
+                    "the job waits for servers that load weights of version \
+                     {version}{colon}{servers}"
                 )
             }
             Self::TrainerEnd => {
